@@ -1,0 +1,97 @@
+"""One frozen set of options, shared by the magic, the context manager and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from ipyprof.errors import OptionError
+
+STEP_WAYS = ("auto", "call", "loop", "optimizer", "loader", "cell")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What one run of ipyprof does.
+
+    Attributes:
+        wait: steps before the profiler starts; ``None`` means 2, fewer in a short loop.
+        warmup: steps that the profiler runs and discards; ``None`` means 2, fewer in a short loop.
+        active: steps that are recorded; ``None`` means 3, fewer in a short loop.
+        repeat: recordings in one run.
+        step: where a step ends, one of ``STEP_WAYS``.
+        loop: line of the cell whose loop is the step (line 1 is the magic line), or ``None``.
+        limit_s: seconds after which recording stops by itself.
+        at_end: show the report when the cell ends, not while a long loop goes on.
+        shapes: record operator input shapes.
+        memory: record allocations.
+        stack: record Python stacks.
+        items: work items in one step, for the throughput, or ``None``.
+        unit: name of a work item.
+        output: name in the user's namespace that gets the report, or ``None``.
+        quiet: show nothing.
+        static: leave out the widgets.
+        trace: file that gets the trace, or ``None``.
+        html: file that gets the dashboard, or ``None``.
+        name: title of this run in the history, or ``None``.
+
+    Raises:
+        OptionError: a value that is not allowed.
+    """
+
+    wait: int | None = None
+    warmup: int | None = None
+    active: int | None = None
+    repeat: int = 1
+    step: str = "auto"
+    loop: int | None = None
+    limit_s: float = 30.0
+    at_end: bool = False
+    shapes: bool = True
+    memory: bool = True
+    stack: bool = False
+    items: float | None = None
+    unit: str = "items"
+    output: str | None = None
+    quiet: bool = False
+    static: bool = False
+    trace: Path | None = None
+    html: Path | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 1), ("loop", 1)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise OptionError(
+                    f"{name}={value!r}", f"{name} is a whole number of at least {least}", f"give --{name} {least} or more"
+                )
+        if self.step not in STEP_WAYS:
+            raise OptionError(
+                f"step={self.step!r}", f"step is one of {', '.join(STEP_WAYS)}", "give one of them to --step"
+            )
+        for name, value in (("limit", self.limit_s), ("items", self.items)):
+            if value is not None and not 0 < value < float("inf"):
+                raise OptionError(f"{name}={value!r}", f"{name} is a number above 0", f"give --{name} a number above 0")
+        if self.loop is not None and self.step not in ("auto", "loop"):
+            raise OptionError(
+                f"loop={self.loop} together with step={self.step!r}",
+                "a loop line goes with --step auto or --step loop",
+                "leave out one of the two",
+            )
+        if self.output is not None and not self.output.isidentifier():
+            raise OptionError(f"-o {self.output!r}", "-o takes a Python name", "give a name such as -o report")
+        for name in ("trace", "html"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Path):
+                object.__setattr__(self, name, Path(value))
+        if self.trace is not None and not self.trace.name.endswith((".json", ".json.gz")):
+            raise OptionError(
+                f"trace={str(self.trace)!r}", "a trace file ends in .json or .json.gz", "rename it, such as --trace step.json.gz"
+            )
+
+    def as_text(self) -> str:
+        """The options that differ from the defaults, such as ``active=5 stack=True``."""
+        return " ".join(
+            f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if getattr(self, field.name) != field.default
+        )

@@ -1,0 +1,193 @@
+"""The report: frozen plain data, JSON in and out. Every picture and text is drawn from it and from nothing else.
+
+Times are in ms, sizes in bytes, shares 0..1; what was not measured is ``None``, and views say so in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ipyprof.diagnosis.finding import Finding, Verdict
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where the numbers came from. ``cell`` holds the cell's lines, line 1 (the magic line) first; empty for files."""
+
+    kind: str  # "live" or "file"
+    path: str | None = None
+    name: str | None = None
+    cell: tuple[str, ...] = ()
+    options: str = ""
+    created: str = ""  # ISO 8601, UTC
+    partial: str = ""  # why the recording ended early, or empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    name: str
+    index: int
+    busy_share: float | None = None
+    memory: MemoryView | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    value: float
+    unit: str  # such as "samples/s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """``overhead`` = profiled / unprofiled step; ``per_step_ms`` are the unprofiled samples, empty from a file."""
+
+    count: int
+    how: str
+    step_ms: float | None
+    profiled_step_ms: float | None
+    overhead: float | None = None
+    per_step_ms: tuple[float, ...] = ()
+    profiled_per_step_ms: tuple[float, ...] = ()
+    throughput: Throughput | None = None
+    baseline: str = "none"  # "after", "after_first", "wait" or "none"
+    cycle: int = 1
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Disjoint parts of one unprofiled step in ms; the parts that are not ``None`` add up to ``step_ms`` exactly."""
+
+    kernel: float | None
+    memcpy: float | None
+    memset: float | None
+    communication: float | None
+    data_loading: float | None
+    runtime: float | None
+    cpu: float | None
+    other: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeDetail:
+    """``runtime`` apart: launches, synchronisation, allocation, the rest."""
+
+    launch: float | None
+    sync: float | None
+    allocator: float | None
+    other: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilization:
+    nvml: float | None = None
+    kernel_busy: float | None = None
+    sm_coverage: float | None = None
+    mfu: float | None = None
+    tensor_core: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One row per operator name, per step. ``share`` is of device time, ``amdahl_share`` of the step."""
+
+    name: str
+    calls: float
+    self_device_ms: float | None
+    total_device_ms: float | None
+    self_host_ms: float
+    total_host_ms: float
+    share: float | None
+    shapes: str = ""
+    bound: str = "unknown"  # compute, memory, launch, copy or unknown
+    tensor_core: str = "unknown"  # yes, no, unknown or n/a
+    amdahl_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    name: str
+    calls: float
+    device_ms: float
+    tensor_core: str = "unknown"
+    bound: str = "unknown"
+    est_occupancy: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the cell, per step. ``None`` = not measured."""
+
+    line: int
+    source: str
+    device_ms: float | None
+    host_ms: float | None
+    sync_count: float | None
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    name: str
+    bytes: int
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryView:
+    """Allocated memory of one device; ``peak_at_ms`` counts from the first recorded mark."""
+
+    peak_bytes: int
+    peak_at_ms: float | None
+    peak_operator: str | None = None
+    peak_line: int | None = None
+    reserved_peak_bytes: int | None = None
+    growth_bytes_per_step: int | None = None
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustCheck:
+    check: str
+    status: str  # ok, warn or fail
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One run, judged. Build it with ``Report.from_profile`` or ``Report.from_dict``.
+
+    ``views`` holds what the pictures need, as plain JSON (see ``docs`` of each key):
+
+    * ``heartbeat``: ``{"time_ms": [...], "allocated": [...], "reserved": [...], "marks_ms": [...]}`` on the recorded clock
+      (0 = first recorded mark); sizes in bytes; at most 2,000 points; ``process`` instead of ``allocated`` on the CPU.
+    * ``without``: ``{"label": str, "step_ms": float, "breakdown": {...}}``, the step without the verdict's cause; or absent.
+    * ``per_step``: one per recorded step, on the recorded clock:
+      ``{"step": 1, "step_ms": float, "breakdown": {...}, "operators": [rows as Operator]}``.
+    * ``timeline``: ``{"start_ms", "end_ms", "lanes": [{"name": str, "kind": "host" | "device", "segments": [[start_ms, end_ms, category, label], ...]}],
+      "bubble": {"lane", "start_ms", "end_ms", "text"} | null}``: one recorded step, recorded clock, categories as the breakdown's keys.
+    """
+
+    source: Source
+    environment: Mapping[str, str | None]
+    device: Device | None
+    devices: tuple[Device, ...]
+    steps: Steps
+    breakdown: Breakdown
+    runtime_detail: RuntimeDetail
+    communication_total_ms: float | None
+    utilization: Utilization
+    operators: tuple[Operator, ...]
+    kernels: tuple[Kernel, ...]
+    lines: tuple[Line, ...]
+    memory: MemoryView | None
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    trust: tuple[TrustCheck, ...]
+    ranks: Mapping[str, Any] | None = None
+    views: Mapping[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA

@@ -1,0 +1,201 @@
+"""The columns of a trace, and what a live run knows beside them. No logic lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+UInt8 = npt.NDArray[np.uint8]
+
+
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of one event that some analysis needs. Unknown is ``None`` (or empty).
+
+    ``grid`` and ``block`` are (x, y, z); ``occupancy`` is the estimated achieved occupancy as a share 0..1,
+    ``None`` where the file says 0 (cuBLAS ``nvjet`` kernels); shapes, strides and dtypes are per input.
+    """
+
+    grid: tuple[int, ...] | None = None
+    block: tuple[int, ...] | None = None
+    occupancy: float | None = None
+    moved_bytes: int | None = None
+    shapes: tuple[Any, ...] | None = None
+    strides: tuple[Any, ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+    concrete: tuple[Any, ...] | None = None
+    collective: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """One device as the file describes it; sizes in bytes, unknown is ``None``."""
+
+    index: int
+    name: str
+    sm_count: int | None
+    compute_capability: tuple[int, int] | None
+    total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecords:
+    """The ``[memory]`` records, sorted by time. All arrays are (m,).
+
+    ``device`` is -1 for the CPU. ``allocated_bytes`` and ``reserved_bytes`` are the totals after the record.
+    """
+
+    time_ns: Int64
+    device: Int32
+    delta_bytes: Int64
+    allocated_bytes: Int64
+    reserved_bytes: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Complete events as columns, sorted by (start, -duration). Every array is (n,) and aligned.
+
+    Attributes:
+        start_ns: int64 ns since ``base_ns`` + ``origin_ns`` (small numbers: the first event is near 0).
+        dur_ns: int64 ns, never negative.
+        kind: uint8, a ``Kind``.
+        role: uint8, a ``Role``; ``Role.OTHER`` where the event is no API call.
+        name: int32 index into ``names``.
+        pid, tid: int64; text ids are interned as negative numbers.
+        device: int32, -1 where the event is not on a device.
+        stream: int64, -1 where the event is not on a stream.
+        correlation: int64, links a device record to the API call that launched it; 0 = none.
+        external_id: int64, links records to operators; 0 = none.
+        sequence: int64, autograd's sequence number; -1 = none.
+        detail: int32 index into ``details``; -1 = none.
+        names: distinct names, decoded once.
+        details: decoded arguments.
+        origin_ns: what was subtracted from every time; ``base_ns + origin_ns`` is Unix time where the file has a base.
+        base_ns: ``baseTimeNanoseconds`` of the file, or 0.
+        memory: the allocator's records; empty arrays where there are none.
+        flows: forward to backward links as (k, 4) int64 rows: forward tid, forward ns, backward tid, backward ns.
+        devices: what the file says of its devices.
+        metadata: the file's other top-level keys (small ones), such as ``record_shapes``, ``distributedInfo``.
+        thread_names: tid → name where the file has one.
+        damage: what was skipped, by reason, with its count. Empty for a sound file.
+        live: what a live run saved beside the trace (key ``ipyprof``), or ``None``.
+        path: where it came from, for messages.
+    """
+
+    start_ns: Int64
+    dur_ns: Int64
+    kind: UInt8
+    role: UInt8
+    name: Int32
+    pid: Int64
+    tid: Int64
+    device: Int32
+    stream: Int64
+    correlation: Int64
+    external_id: Int64
+    sequence: Int64
+    detail: Int32
+    names: tuple[str, ...]
+    details: tuple[Details, ...]
+    memory: MemoryRecords
+    flows: Int64
+    origin_ns: int = 0
+    base_ns: int = 0
+    devices: tuple[DeviceInfo, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    thread_names: Mapping[int, str] = field(default_factory=dict)
+    damage: Mapping[str, int] = field(default_factory=dict)
+    live: LiveRecord | None = None
+    path: str = ""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def end_ns(self) -> Int64:
+        """(n,) int64 ends."""
+        return self.start_ns + self.dur_ns
+
+    def select(self, *kinds: int) -> Int64:
+        """(k,) int64 indices of the events of these kinds, in time order."""
+        return np.flatnonzero(np.isin(self.kind, kinds)).astype(np.int64)
+
+    def detail_of(self, index: int) -> Details | None:
+        """The arguments of event ``index``, or ``None``."""
+        at = int(self.detail[index])
+        return None if at < 0 else self.details[at]
+
+
+class SyncSite(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that made the host wait, seen by the sync-line probe. ``line`` counts from 1; ``count`` is per step."""
+
+    file: str
+    line: int
+    count: float
+    in_cell: bool
+
+
+class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a live run knows that its trace does not carry. Saved in the trace under the key ``ipyprof``.
+
+    Attributes:
+        source: the cell's text, line 1 is the magic line; empty for scripts.
+        how: which way found the step, in words: ``loop at line 2``, ``optimizer steps``, ``the cell, once``.
+        mark: ``loop``, ``optimizer``, ``loader``, ``call`` or ``cell``: what a mark was.
+        loop_line: line of the marked loop, or ``None``.
+        loop_is_for: the marked loop is a ``for``, so the time between the last statement of the body and the next
+            mark is its fetch.
+        alternatives: other loops or ways there were, each a sentence with the option that chooses it.
+        current_line: line of the cell that was running when recording began; its cost where no range was recorded.
+        baseline_ns: unprofiled per-step samples, in order; CUDA events, wall clock without CUDA.
+        baseline: ``after``, ``after_first`` (only the interval right behind the stop), ``wait``, or ``none``.
+        wait_ns: the samples before the profiler, in order.
+        profiled_ns: per-step samples of the recorded steps.
+        cycle: iterations in one optimizer cycle (accumulation), else 1.
+        partial: why the recording ended early, or empty.
+        cold: the recorded steps are the first ones of the loop.
+        taken: the user's own profiler took the session: no trace.
+        cuda: a GPU was in use.
+        environment: versions: torch, cuda, cupti, python, ipyprof; unknown is ``None``.
+        device_names: index → name for the devices torch sees.
+        sync_sites: from the sync-line probe; ``None`` = not looked.
+        utilization: NVML's share 0..1 while steps ran, or ``None``.
+        memory_peak_bytes: ``max_memory_allocated`` over the recorded steps, per device index.
+        process_memory: (ns since recording began, resident bytes) samples without CUDA.
+        notes: sentences for the trust section, each ``(check, status, text)``.
+        items: work per step, or ``None``; unit: its name.
+    """
+
+    version: int = 1
+    source: str = ""
+    how: str = ""
+    mark: str = "cell"
+    loop_line: int | None = None
+    loop_is_for: bool = False
+    alternatives: tuple[str, ...] = ()
+    current_line: int | None = None
+    baseline_ns: tuple[int, ...] = ()
+    baseline: str = "none"
+    wait_ns: tuple[int, ...] = ()
+    profiled_ns: tuple[int, ...] = ()
+    cycle: int = 1
+    partial: str = ""
+    cold: bool = False
+    taken: bool = False
+    cuda: bool = False
+    environment: dict[str, str | None] = {}
+    device_names: dict[str, str] = {}
+    sync_sites: tuple[SyncSite, ...] | None = None
+    utilization: float | None = None
+    memory_peak_bytes: dict[str, int] = {}
+    process_memory: tuple[tuple[int, int], ...] = ()
+    notes: tuple[tuple[str, str, str], ...] = ()
+    items: float | None = None
+    unit: str = "items"
