@@ -1,0 +1,1 @@
+"""From numbers to findings, and from findings to one sentence."""

@@ -1,0 +1,1 @@
+"""The report and everything that draws it."""

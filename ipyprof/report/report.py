@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ipyprof.diagnosis.finding import Finding, Verdict
+from ipyprof.errors import IpyprofError
 
 SCHEMA = 1
 
@@ -163,13 +164,16 @@ class Report:
 
     ``views`` holds what the pictures need, as plain JSON (see ``docs`` of each key):
 
-    * ``heartbeat``: ``{"time_ms": [...], "allocated": [...], "reserved": [...], "marks_ms": [...]}`` on the recorded clock
-      (0 = first recorded mark); sizes in bytes; at most 2,000 points; ``process`` instead of ``allocated`` on the CPU.
-    * ``without``: ``{"label": str, "step_ms": float, "breakdown": {...}}``, the step without the verdict's cause; or absent.
+    * ``heartbeat``: ``{"time_ms": [...], "allocated": [...], "reserved": [...], "marks_ms": [...]}`` on the recorded
+      clock (0 = first recorded mark); sizes in bytes; at most 2,000 points; ``process`` instead of ``allocated`` on the
+      CPU.
+    * ``without``: ``{"label": str, "step_ms": float, "breakdown": {...}}``, the step without the verdict's cause; or
+      absent. ``label`` names what is gone, such as ``the reads`` or ``waiting for the loader``.
     * ``per_step``: one per recorded step, on the recorded clock:
       ``{"step": 1, "step_ms": float, "breakdown": {...}, "operators": [rows as Operator]}``.
-    * ``timeline``: ``{"start_ms", "end_ms", "lanes": [{"name": str, "kind": "host" | "device", "segments": [[start_ms, end_ms, category, label], ...]}],
-      "bubble": {"lane", "start_ms", "end_ms", "text"} | null}``: one recorded step, recorded clock, categories as the breakdown's keys.
+    * ``timeline``: ``{"start_ms", "end_ms", "lanes": [...], "bubble": {"lane", "start_ms", "end_ms", "text"} | null}``
+      with lanes ``{"name": str, "kind": "host" | "device", "segments": [[start_ms, end_ms, category, label], ...]}``:
+      one recorded step, recorded clock, categories as the breakdown's keys.
     """
 
     source: Source
@@ -191,3 +195,38 @@ class Report:
     ranks: Mapping[str, Any] | None = None
     views: Mapping[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for ``json.dumps``, with the keys of the class, ``schema`` first and ``views`` last.
+
+        Example:
+            >>> report.to_dict()["steps"]["step_ms"]  # doctest: +SKIP
+            257.0
+        """
+        from ipyprof.report.codec import encode
+
+        plain: dict[str, Any] = encode(self)
+        return {"schema": plain.pop("schema"), **plain}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Report:
+        """The report that ``to_dict`` made ``data`` from. Unknown keys are ignored.
+
+        Raises:
+            IpyprofError: not a report, another schema number, a missing key, or a value of the wrong type.
+        """
+        from ipyprof.report.codec import decode
+
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        if schema != SCHEMA or isinstance(schema, bool):
+            given = "JSON without a schema number" if schema is None else f"a report with schema {schema!r}"
+            raise IpyprofError(
+                given, f"this version reads reports with schema {SCHEMA}", "write the report again or update ipyprof"
+            )
+        return decode(Report, data, "a report")
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """The text and the dashboard, for the notebook's display system."""
+        from ipyprof.report.display import bundle
+
+        return bundle(self)

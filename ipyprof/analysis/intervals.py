@@ -1,0 +1,77 @@
+"""Sets of time intervals. Ends are exclusive; every array is int64 ns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ipyprof.trace.model import Int64
+
+
+def union(start: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """Disjoint, sorted (starts, ends) that cover the same instants.
+
+    Args:
+        start, end: (n,) int64, any order, may overlap; intervals with end <= start cover nothing.
+    """
+    keep = end > start
+    start, end = start[keep], end[keep]
+    if len(start) == 0:
+        return start, end
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    fresh = np.concatenate(([True], start[1:] > reach[:-1]))
+    first = np.flatnonzero(fresh)
+    return start[first], reach[np.concatenate((first[1:] - 1, [len(reach) - 1]))]
+
+
+def covered(start: Int64, end: Int64) -> int:
+    """Length of the union in ns."""
+    first, last = union(start, end)
+    return int((last - first).sum())
+
+
+def coverage_before(start: Int64, end: Int64, at: Int64) -> Int64:
+    """(m,) int64: ns of the union that lie before each instant of ``at``.
+
+    Args:
+        start, end: (n,) int64, disjoint and sorted, as ``union`` returns them.
+        at: (m,) int64, any order.
+    """
+    if len(start) == 0:
+        return np.zeros(len(at), np.int64)
+    before = np.concatenate(([0], np.cumsum(end - start)))
+    index = np.searchsorted(start, at, side="right")
+    last = np.maximum(index - 1, 0)
+    inside = np.where(index > 0, np.minimum(at, end[last]) - start[last], 0)
+    return before[last] + inside
+
+
+def inside(start: Int64, end: Int64, at: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """(m,) bool: whether each instant of ``at`` lies in the disjoint, sorted intervals."""
+    if len(start) == 0:
+        return np.zeros(len(at), bool)
+    last = np.searchsorted(start, at, side="right") - 1
+    return (last >= 0) & (at < end[np.maximum(last, 0)])
+
+
+def sweep(layers: Sequence[tuple[Int64, Int64]], begin: int, stop: int) -> list[int]:
+    """ns that each layer owns in [begin, stop), then the ns that no layer covers: they add up to stop - begin exactly.
+
+    An instant belongs to the first layer that covers it.
+
+    Args:
+        layers: (start, end) pairs of (n,) int64 arrays, any order, may overlap.
+    """
+    owned: list[int] = []
+    seen_start, seen_end = np.empty(0, np.int64), np.empty(0, np.int64)
+    seen = 0
+    for start, end in layers:
+        start, end = np.clip(start, begin, stop), np.clip(end, begin, stop)
+        seen_start, seen_end = union(np.concatenate((seen_start, start)), np.concatenate((seen_end, end)))
+        total = int((seen_end - seen_start).sum())
+        owned.append(total - seen)
+        seen = total
+    owned.append(stop - begin - seen)
+    return owned

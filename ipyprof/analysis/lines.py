@@ -1,0 +1,47 @@
+"""What each line of the cell costs in one step: device time that it launched, host time, waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipyprof.analysis.program import Act, Program
+from ipyprof.analysis.replay import Replayed
+from ipyprof.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineCost:
+    """One line, per step. ``line`` 0 collects what no line of the cell was running for."""
+
+    line: int
+    device_ns: float
+    host_ns: float
+    sync_count: float
+
+
+def line_costs(trace: Trace, program: Program, replayed: Replayed) -> tuple[LineCost, ...]:
+    """Costs by line, sorted by line; device time on the line that launched it (backward: the ``.backward()`` line).
+
+    Host time is that of the replayed, deflated step and includes waiting in calls; all lines together take the host's
+    step. Empty where the trace has no lines.
+    """
+    lines = np.unique(np.concatenate((program.gap_line, program.call_line)))
+    if not np.any(lines > 0):
+        return ()
+    gap_ns = replayed.call_begin - replayed.gap_begin
+    call_ns = replayed.call_end - replayed.call_begin
+    waits = np.isin(program.act, (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD, Act.BLOCKING_COPY))
+    launching_line = np.repeat(program.call_line, program.last - program.first)
+    record = np.concatenate([np.arange(a, b) for a, b in zip(program.first, program.last, strict=True)] or [[]]).astype(int)
+    device_ns = trace.dur_ns[program.record[record]]
+    return tuple(
+        LineCost(
+            line=int(line),
+            device_ns=float(device_ns[launching_line == line].sum()) / program.steps,
+            host_ns=float(gap_ns[program.gap_line == line].sum() + call_ns[program.call_line == line].sum()) / program.steps,
+            sync_count=float((waits & (program.call_line == line)).sum()) / program.steps,
+        )
+        for line in lines.tolist()
+    )

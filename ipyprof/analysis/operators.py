@@ -1,0 +1,290 @@
+"""Device and host time by operator name. Each piece of device work belongs to exactly one row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ipyprof.analysis.nesting import innermost, parents, probe
+from ipyprof.analysis.shapes import common_shapes
+from ipyprof.analysis.steps import Steps
+from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
+from ipyprof.trace.model import Int64, Trace
+
+Flags = npt.NDArray[np.bool_]
+
+GRAPH_ROW = "CUDA graph replay"
+UNOWNED_ROW = "no operator recorded"
+ID_SLACK_NS = 2_000  # old files round to whole microseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """One operator name. Times are ns and ``calls`` a count, both summed over the steps that were asked for.
+
+    Attributes:
+        total_device_ns: device time launched inside its calls; a name nested in itself counts once.
+        shapes: input shapes of most calls, such as ``[64, 512] × [512, 512] +2 more``; empty = not recorded.
+        category: what most of its device time is: ``kernel``, ``copy``, ``communication``, or ``none``.
+        bound: ``copy``, ``launch`` (its median kernel is shorter than its median launching call) or ``unknown``.
+    """
+
+    name: str
+    calls: int
+    self_device_ns: int
+    total_device_ns: int
+    self_host_ns: int
+    total_host_ns: int
+    shapes: str
+    category: str
+    bound: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTable:
+    """All operators of the recorded steps, the most device self time first, then the most host self time.
+
+    Attributes:
+        rows: sums over all recorded steps.
+        steps: number of recorded steps.
+        calls, self_device_ns, total_device_ns, self_host_ns, total_host_ns: (steps, rows) int64, aligned with ``rows``.
+        row: (n,) int64; for a device record of a recorded step its row, -1 elsewhere.
+        owner: (n,) int64; for any device record the innermost operator event around its launch, -1 = none. A graph's
+            kernels have the operator around the graph launch, though their row is the graph's.
+        parent: (n,) int64; for an operator event the operator event around it, -1 = none.
+    """
+
+    rows: tuple[OperatorRow, ...]
+    steps: int
+    calls: Int64
+    self_device_ns: Int64
+    total_device_ns: Int64
+    self_host_ns: Int64
+    total_host_ns: Int64
+    row: Int64
+    owner: Int64
+    parent: Int64
+
+    def per_step(self, step: int) -> tuple[OperatorRow, ...]:
+        """The rows of one recorded step, counted from 0, in its own order; rows without anything in it are left out."""
+        values = (self.calls, self.self_device_ns, self.total_device_ns, self.self_host_ns, self.total_host_ns)
+        found = [
+            _row(row, *(int(value[step, index]) for value in values))
+            for index, row in enumerate(self.rows)
+            if any(value[step, index] for value in values)
+        ]
+        return tuple(sorted(found, key=_rank))
+
+
+def operator_rows(trace: Trace, steps: Steps, device: int | None = None) -> OperatorTable:
+    """The operators of the recorded steps. The rows' device self times add up to the steps' device time exactly.
+
+    A device record belongs to the innermost operator around its launching call; a graph's kernels to the row
+    "CUDA graph replay"; device work launched outside all operators (or on a thread without them) to
+    "no operator recorded". Our own ranges, steps, annotations and loaders are no operators.
+
+    Args:
+        device: count this device's work only; ``None`` = all devices.
+    """
+    events = trace.select(Kind.OPERATOR)
+    inner = parents(trace.start_ns[events], trace.end_ns[events], trace.tid[events])
+    parent = _scatter(len(trace), events, np.where(inner >= 0, events[np.maximum(inner, 0)], -1))
+    owner = _owners(trace, steps, events, inner)
+
+    work = np.flatnonzero(steps.step >= 0)
+    if device is not None:
+        work = work[trace.device[work] == device]
+    launch, step, dur = steps.launch[work], steps.step[work], trace.dur_ns[work]
+    graph_name, unowned_name = len(trace.names), len(trace.names) + 1
+    label = np.where(owner[work] >= 0, trace.name[np.maximum(owner[work], 0)], unowned_name).astype(np.int64)
+    of_graph = trace.role[launch] == Role.GRAPH_LAUNCH
+    label[of_graph] = graph_name
+
+    event_step = steps.of_time(trace.start_ns[events])
+    inside = event_step >= 0
+    event_label = trace.name[events].astype(np.int64)
+    outermost = _outermost_of_name(event_label, inner)
+    record, around = _around(owner[work], events, inner, outermost)
+    labels = np.unique(np.concatenate((label, event_label[inside], event_label[around])))
+    size = (steps.count, len(labels))
+
+    def tally(at: Int64, labelled: Int64, weight: Int64 | None = None) -> Int64:
+        # Sums of ns stay exact in float64 below 2^53 ns, 104 days.
+        cell = at * len(labels) + np.searchsorted(labels, labelled)
+        return np.bincount(cell, weight, size[0] * size[1]).astype(np.int64).reshape(size)
+
+    calls = tally(event_step[inside], event_label[inside])
+    # Rows that stand for no operator count their launches.
+    bare = label >= graph_name
+    first = np.flatnonzero(bare)[np.unique(launch[bare], return_index=True)[1]]
+    calls += tally(step[first], label[first])
+    self_device = tally(step, label, dur)
+    total_device = tally(step[bare], label[bare], dur[bare]) + tally(step[record], event_label[around], dur[record])
+    own_host = _self_host(trace, events, inner)
+    self_host = tally(event_step[inside], event_label[inside], own_host[inside])
+    top = inside & outermost
+    total_host = tally(event_step[top], event_label[top], trace.dur_ns[events[top]])
+
+    spoken = (*trace.names, GRAPH_ROW, UNOWNED_ROW)
+    category, bound = _bounds(trace, work, launch, np.searchsorted(labels, label), len(labels), of_graph)
+    shapes = common_shapes(trace, events[inside], np.searchsorted(labels, event_label[inside]), len(labels))
+    rows = [
+        OperatorRow(
+            name=spoken[name],
+            calls=int(calls[:, at].sum()),
+            self_device_ns=int(self_device[:, at].sum()),
+            total_device_ns=int(total_device[:, at].sum()),
+            self_host_ns=int(self_host[:, at].sum()),
+            total_host_ns=int(total_host[:, at].sum()),
+            shapes=shapes[at],
+            category=category[at],
+            bound=bound[at],
+        )
+        for at, name in enumerate(labels.tolist())
+    ]
+    order = sorted(range(len(rows)), key=lambda at: _rank(rows[at]))
+    new_place = np.empty(len(order), np.int64)
+    new_place[order] = np.arange(len(order))
+    return OperatorTable(
+        rows=tuple(rows[at] for at in order),
+        steps=steps.count,
+        calls=calls[:, order],
+        self_device_ns=self_device[:, order],
+        total_device_ns=total_device[:, order],
+        self_host_ns=self_host[:, order],
+        total_host_ns=total_host[:, order],
+        row=_scatter(len(trace), work, new_place[np.searchsorted(labels, label)]),
+        owner=owner,
+        parent=parent,
+    )
+
+
+def _owners(trace: Trace, steps: Steps, events: Int64, inner: Int64) -> Int64:
+    """(n,) int64 operator event around each device record's launching call, -1 elsewhere.
+
+    By the id that Kineto gives both, where it names one operator of the call's thread that held the call but for the
+    clocks' disagreement; else by time: some files have no ids, and in some they name operators that ran much later.
+    """
+    owner = np.full(len(trace), -1, np.int64)
+    work = trace.select(*DEVICE_KINDS)
+    work = work[steps.launch[work] >= 0]
+    if len(work) == 0 or len(events) == 0:
+        return owner
+    calls, of_work = np.unique(steps.launch[work], return_inverse=True)
+    start, end = trace.start_ns[calls], trace.end_ns[calls]
+    place = innermost(
+        trace.start_ns[events], trace.end_ns[events], trace.tid[events], probe(start, end), trace.tid[calls], inner
+    )
+    found = np.where(place >= 0, events[np.maximum(place, 0)], -1)
+    ids, first, counts = np.unique(trace.external_id[events], return_index=True, return_counts=True)
+    at = np.minimum(np.searchsorted(ids, trace.external_id[calls]), len(ids) - 1)
+    named = events[first[at]]
+    sure = (
+        (trace.external_id[calls] != 0)
+        & (ids[at] == trace.external_id[calls])
+        & (counts[at] == 1)
+        & (trace.tid[named] == trace.tid[calls])
+        & (trace.start_ns[named] - start <= ID_SLACK_NS)
+        & (end - trace.end_ns[named] <= ID_SLACK_NS)
+    )
+    owner[work] = np.where(sure, named, found)[of_work]
+    return owner
+
+
+def _outermost_of_name(label: Int64, inner: Int64) -> Flags:
+    """(k,) bool: the operator event is not nested in one of its own name."""
+    outermost = np.ones(len(label), bool)
+    current = inner
+    while (current >= 0).any():
+        outermost &= (current < 0) | (label[np.maximum(current, 0)] != label)
+        current = np.where(current >= 0, inner[np.maximum(current, 0)], -1)
+    return outermost
+
+
+def _around(owner: Int64, events: Int64, inner: Int64, outermost: Flags) -> tuple[Int64, Int64]:
+    """(records, places): each record with each operator around it, one of each name; places are into ``events``."""
+    records, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    record = np.flatnonzero(owner >= 0)
+    place = np.searchsorted(events, owner[record])
+    while len(record):
+        counted = outermost[place]
+        records.append(record[counted])
+        places.append(place[counted])
+        place = inner[place]
+        record, place = record[place >= 0], place[place >= 0]
+    return np.concatenate(records), np.concatenate(places)
+
+
+def _self_host(trace: Trace, events: Int64, inner: Int64) -> Int64:
+    """(k,) int64 ns of each operator event outside the operators it called."""
+    start, end = trace.start_ns[events], trace.end_ns[events]
+    child = np.flatnonzero(inner >= 0)
+    around = inner[child]
+    shared = np.maximum(np.minimum(end[child], end[around]) - np.maximum(start[child], start[around]), 0)
+    taken = np.bincount(around, shared, len(events)).astype(np.int64)
+    alone: Int64 = np.maximum(end - start - taken, 0)
+    return alone
+
+
+def _bounds(
+    trace: Trace, work: Int64, launch: Int64, row: Int64, rows: int, of_graph: Flags
+) -> tuple[list[str], list[str]]:
+    """(category, bound) of each row, from its device records."""
+    kind, dur = trace.kind[work], trace.dur_ns[work]
+    copying = (kind == Kind.MEMCPY) | (kind == Kind.MEMSET)
+    talking = kind == Kind.COMMUNICATION
+    total, copies, talks = (np.bincount(row, dur * mask, rows) for mask in (np.ones(len(work)), copying, talking))
+    # Only kernels with a launch of their own compare with it; communication waits for others.
+    own = ~copying & ~talking & ~of_graph
+    kernel_ns = _medians(row[own], dur[own], rows)
+    launch_ns = _medians(row[own], trace.dur_ns[launch[own]], rows)
+    category, bound = [], []
+    for at in range(rows):
+        if total[at] == 0:
+            category.append("none")
+        elif copies[at] * 2 > total[at]:
+            category.append("copy")
+        else:
+            category.append("communication" if talks[at] * 2 > total[at] else "kernel")
+        launching = category[at] == "kernel" and kernel_ns[at] < launch_ns[at]
+        bound.append("copy" if category[at] == "copy" else "launch" if launching else "unknown")
+    return category, bound
+
+
+def _medians(row: Int64, value: Int64, rows: int) -> npt.NDArray[np.float64]:
+    """(rows,) median of the values of each row; nan where it has none."""
+    median = np.full(rows, np.nan)
+    order = np.lexsort((value, row))
+    present, first, counts = np.unique(row[order], return_index=True, return_counts=True)
+    ordered = value[order]
+    median[present] = (ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]) / 2
+    return median
+
+
+def _scatter(size: int, at: Int64, value: Int64) -> Int64:
+    """(size,) int64 with the values at their places and -1 elsewhere."""
+    spread = np.full(size, -1, np.int64)
+    spread[at] = value
+    return spread
+
+
+def _rank(row: OperatorRow) -> tuple[int, int, str]:
+    return (-row.self_device_ns, -row.self_host_ns, row.name)
+
+
+def _row(
+    row: OperatorRow, calls: int, self_device_ns: int, total_device_ns: int, self_host_ns: int, total_host_ns: int
+) -> OperatorRow:
+    return OperatorRow(
+        name=row.name,
+        calls=calls,
+        self_device_ns=self_device_ns,
+        total_device_ns=total_device_ns,
+        self_host_ns=self_host_ns,
+        total_host_ns=total_host_ns,
+        shapes=row.shapes,
+        category=row.category,
+        bound=row.bound,
+    )

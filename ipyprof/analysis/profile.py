@@ -1,0 +1,149 @@
+"""Everything that was measured, in one object: what every cause looks at and the report is built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from ipyprof.analysis.breakdown import Breakdown, break_down
+from ipyprof.analysis.kernels import KernelTable, kernel_rows
+from ipyprof.analysis.lines import LineCost, line_costs
+from ipyprof.analysis.memory import MemorySummary, memory_view
+from ipyprof.analysis.operators import OperatorTable, operator_rows
+from ipyprof.analysis.program import Program, build_program
+from ipyprof.analysis.replay import Replayed, replay, solve_cost
+from ipyprof.analysis.steps import Steps, find_steps, recorded_step_ns
+from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
+from ipyprof.trace.model import LiveRecord, Trace
+
+FILE_COST_NS = 2_500.0  # host time that recording one event costs, where no baseline tells (tests/gpu/RESULTS.md)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One run, measured.
+
+    Attributes:
+        step_ns: one unprofiled step: the median of the baseline, else the deflated replay; ``None`` = no steps.
+        step_from: ``baseline``, ``replay`` or ``none``: where ``step_ns`` came from.
+        profiled_step_ns: one step as recorded.
+        program: what is replayed; ``None`` without steps.
+        cost_ns: host time that recording one event cost, solved from the baseline or the default for files.
+        replayed: the unedited, deflated replay.
+        once: the window is replayed once, not to its steady state: a single step without a baseline.
+        fit_error: |replayed − recorded| / recorded over the recorded window, unedited and not deflated.
+        devices: indices of the devices that worked.
+        silent: API calls launched device work and the file has no record of any.
+        lost: launching calls without a device record, where others have one.
+    """
+
+    trace: Trace
+    live: LiveRecord | None
+    steps: Steps
+    step_ns: float | None
+    step_from: str
+    profiled_step_ns: float | None
+    program: Program | None
+    cost_ns: float
+    replayed: Replayed | None
+    once: bool
+    fit_error: float | None
+    breakdown: Breakdown | None
+    operators: OperatorTable
+    kernels: KernelTable
+    memory: MemorySummary
+    lines: tuple[LineCost, ...]
+    devices: tuple[int, ...]
+    silent: bool
+    lost: int
+
+    @property
+    def has_gpu(self) -> bool:
+        """Device work was recorded."""
+        return bool(self.devices)
+
+    @property
+    def overhead(self) -> float | None:
+        """Recorded step / unprofiled step; ``None`` without a baseline."""
+        if self.step_from != "baseline" or not self.step_ns or self.profiled_step_ns is None:
+            return None
+        return self.profiled_step_ns / self.step_ns
+
+    @property
+    def error_ns(self) -> float:
+        """What the replay itself is wrong by, per step: the worse of its two checks."""
+        if self.step_ns is None or self.replayed is None:
+            return 0.0
+        return max(abs(self.replayed.step_ns - self.step_ns), (self.fit_error or 0.0) * self.step_ns)
+
+    def step_without(self, edited: Program) -> float:
+        """ns of one step when the edited program runs instead."""
+        return replay(edited, self.cost_ns, once=self.once).step_ns
+
+
+def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
+    """All numbers of a trace. ``live`` is what a live run knows beside it; without, what the file carries of it."""
+    live = live if live is not None else trace.live
+    steps = find_steps(trace)
+    profiled = recorded_step_ns(trace, steps)
+    if live is not None and live.profiled_ns and steps.count:
+        profiled = float(median(live.profiled_ns))
+    baseline = float(median(live.baseline_ns)) if live is not None and live.baseline_ns else None
+    devices = tuple(sorted({int(device) for device in trace.device[trace.select(*DEVICE_KINDS)].tolist()}))
+    launches = trace.select(Kind.CALL)
+    launches = launches[np.isin(trace.role[launches], (Role.LAUNCH, Role.GRAPH_LAUNCH))]
+    program = build_program(trace, steps, live) if steps.count else None
+    step, source, cost, replayed, fit, breakdown = baseline, "baseline", 0.0, None, None, None
+    once = steps.count < 2 and baseline is None
+    lines: tuple[LineCost, ...] = ()
+    if program is not None:
+        fit = _fit_error(trace, program)
+        cost = FILE_COST_NS if baseline is None else solve_cost(program, baseline)
+        replayed = replay(program, cost, once=once)
+        if step is None:
+            step, source = replayed.step_ns, "replay"
+        breakdown = break_down(trace, program, replayed, step)
+        lines = line_costs(trace, program, replayed)
+    busiest = breakdown.device if breakdown is not None and breakdown.device >= 0 else None
+    return Profile(
+        trace=trace,
+        live=live,
+        steps=steps,
+        step_ns=step,
+        step_from=source if step is not None else "none",
+        profiled_step_ns=profiled,
+        program=program,
+        cost_ns=cost,
+        replayed=replayed,
+        once=once,
+        fit_error=fit,
+        breakdown=breakdown,
+        operators=operator_rows(trace, steps, busiest),
+        kernels=kernel_rows(trace, steps, busiest),
+        memory=memory_view(trace, steps),
+        lines=lines,
+        devices=devices,
+        silent=len(launches) > 0 and not devices,
+        lost=_lost(trace, steps) if devices else 0,
+    )
+
+
+def _fit_error(trace: Trace, program: Program) -> float:
+    """How far the unedited replay of the recorded window is from the recording, as a share of it."""
+    last = int(trace.end_ns[program.record].max()) if len(program.record) else program.stop
+    window = max(last, program.stop) - program.begin
+    cut = float((program.gap_to - program.gap_from).sum() - program.gap.sum())
+    return abs(replay(program, once=True).first_pass_ns + cut - window) / max(window, 1)
+
+
+def _lost(trace: Trace, steps: Steps) -> int:
+    """Launching calls in the recorded steps whose device record is missing."""
+    calls = trace.select(Kind.CALL)
+    calls = calls[np.isin(trace.role[calls], (Role.LAUNCH, Role.GRAPH_LAUNCH)) & (steps.of_time(trace.start_ns[calls]) >= 0)]
+    found = np.zeros(len(trace), bool)
+    found[steps.launch[steps.launch >= 0]] = True
+    # A runtime call and the driver call inside it share the record of one of them.
+    known = np.isin(trace.correlation[calls], trace.correlation[trace.select(*DEVICE_KINDS)])
+    return int((~found[calls] & ~known).sum())

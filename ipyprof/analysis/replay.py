@@ -1,0 +1,213 @@
+"""Replay a program on a model of one host, its launch queue and the device's streams.
+
+The recurrence is plain Python over prepared lists (0.1 us a call; numpy loses as soon as there are synchronisations).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipyprof.analysis.program import LAUNCH_TO_START_NS, Act, Float, Program
+from ipyprof.trace.model import Int64
+
+BETWEEN_RECORDS_NS = 1_000.0  # and this long after the record before it
+STEADY = 1e-4  # two passes that advance equally within this share are the steady state
+ITEM_BUDGET = 600_000  # items replayed at most for one answer
+KEPT_SHARE = 0.15  # of a gap or call, at least, however many events were recorded in it
+COST_LIMIT_NS = 12_000.0  # the costs solved on an H200 (tests/gpu/RESULTS.md) lie between 0.7 and 6.5 us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One steady pass.
+
+    Attributes:
+        step_ns: steady time of one step: the slower of host and device.
+        host_step_ns, device_step_ns: how far each advances per step.
+        first_pass_ns: length of the first pass from the recorded initial state to its last host or device end.
+        gap_begin, call_begin, call_end: (k,) float ns of each host item in the last pass.
+        record_start, record_end: (m,) float ns of each device record in the last pass.
+        converged: two passes advanced equally.
+    """
+
+    step_ns: float
+    host_step_ns: float
+    device_step_ns: float
+    first_pass_ns: float
+    gap_begin: Float
+    call_begin: Float
+    call_end: Float
+    record_start: Float
+    record_end: Float
+    converged: bool
+
+
+def deflated(program: Program, cost_ns: float) -> tuple[Float, Float]:
+    """(k,) gaps and (k,) own call times in ns without what recording cost: ``cost_ns`` for each recorded event."""
+    gap = np.maximum(program.gap - cost_ns * program.gap_events, KEPT_SHARE * program.gap)
+    own = np.maximum(program.own - cost_ns * program.call_events, KEPT_SHARE * program.own)
+    return gap, own
+
+
+def replay(program: Program, cost_ns: float = 0.0, *, once: bool = False) -> Replayed:
+    """The steady state of the program when recording an event costs ``cost_ns`` of host time.
+
+    With ``once`` the window is replayed a single time from its recorded initial state: a step that does not repeat.
+    """
+    gap, own_call = deflated(program, cost_ns)
+    before, own = gap.tolist(), own_call.tolist()
+    act, target = program.act.tolist(), program.target.tolist()
+    first, last = program.first.tolist(), program.last.tolist()
+    stream, dur = program.stream.tolist(), program.dur.tolist()
+    latency = np.where(program.idle, program.latency, float(LAUNCH_TO_START_NS)).tolist()
+    free_standing = program.depends < 0
+    pause = np.where(program.idle & free_standing, BETWEEN_RECORDS_NS, program.pause)
+    if cost_ns > 0:
+        pause = np.where(program.graph, np.minimum(pause, 0.0), pause)
+    pause_after = np.where(free_standing, pause, BETWEEN_RECORDS_NS).tolist()
+    depends, after_dependency = program.depends.tolist(), program.pause.tolist()
+    latency = np.where(free_standing, latency, float(LAUNCH_TO_START_NS)).tolist()
+    ready = [max(float(at), float(program.begin)) for at in program.ready.tolist()]
+    ready = [at if initial > -np.inf else -np.inf for at, initial in zip(ready, program.ready.tolist(), strict=True)]
+    depth = program.queue
+    ring = [-np.inf] * max(depth, 1)
+    launched = 0
+    items, records = len(before), len(dur)
+    gap_begin, call_begin, call_end = [0.0] * items, [0.0] * items, [0.0] * items
+    record_start, record_end = [-np.inf] * records, [-np.inf] * records
+    host = float(program.begin)
+    last_host, last_device = host, host
+    host_advance = device_advance = -1.0
+    first_pass = 0.0
+    converged = False
+    passes = 0
+    while True:
+        for item in range(items):
+            gap_begin[item] = host
+            host += before[item]
+            call_begin[item] = host
+            what = act[item]
+            if what == 1:  # Act.LAUNCH
+                if depth:
+                    free = ring[launched % depth]
+                    if free > host:
+                        host = free
+                at = host
+                host += own[item]
+                for record in range(first[item], last[item]):
+                    lane = stream[record]
+                    begin = at + latency[record]
+                    behind = ready[lane] + pause_after[record]
+                    if behind > begin:
+                        begin = behind
+                    other = depends[record]
+                    if other >= 0:
+                        behind = record_end[other] + after_dependency[record]
+                        if behind > begin:
+                            begin = behind
+                    done = begin + dur[record]
+                    record_start[record] = begin
+                    record_end[record] = done
+                    if done > ready[lane]:
+                        ready[lane] = done
+                if depth:
+                    ring[launched % depth] = record_start[first[item]]
+                    launched += 1
+            elif what == 0:
+                host += own[item]
+            else:
+                if what == 2:  # Act.SYNC_DEVICE
+                    awaited = max(ready)
+                elif what == 3:  # Act.SYNC_STREAM
+                    awaited = ready[target[item]]
+                elif what == 4:  # Act.SYNC_RECORD
+                    awaited = record_end[target[item]]
+                else:  # Act.BLOCKING_COPY
+                    record = first[item]
+                    lane = stream[record]
+                    begin = max(host + latency[record], ready[lane] + pause_after[record])
+                    awaited = begin + dur[record]
+                    record_start[record], record_end[record] = begin, awaited
+                    ready[lane] = max(ready[lane], awaited)
+                if awaited > host:
+                    host = awaited
+                host += own[item]
+            call_end[item] = host
+        passes += 1
+        device = max(ready) if records else host
+        if passes == 1:
+            first_pass = max(host, device) - program.begin
+        fresh_host, fresh_device = host - last_host, device - last_device
+        scale = max(fresh_host, fresh_device, 1.0)
+        converged = (
+            passes > 2
+            and abs(fresh_host - host_advance) <= STEADY * scale
+            and abs(fresh_device - device_advance) <= STEADY * scale
+        )
+        host_advance, device_advance = fresh_host, fresh_device
+        last_host, last_device = host, device
+        if once or converged or (passes + 1) * max(items, 1) > ITEM_BUDGET and passes >= 4:
+            break
+    if once:
+        host_advance = device_advance = first_pass
+    return Replayed(
+        step_ns=max(host_advance, device_advance) / program.steps,
+        host_step_ns=host_advance / program.steps,
+        device_step_ns=device_advance / program.steps,
+        first_pass_ns=first_pass,
+        gap_begin=np.asarray(gap_begin),
+        call_begin=np.asarray(call_begin),
+        call_end=np.asarray(call_end),
+        record_start=np.asarray(record_start),
+        record_end=np.asarray(record_end),
+        converged=converged,
+    )
+
+
+def solve_cost(program: Program, step_ns: float) -> float:
+    """ns per recorded event that make the unedited steady state take ``step_ns``.
+
+    0 where the recording is no slower than that; where the device alone takes longer, the least cost that adds nothing.
+    """
+    recorded = replay(program).step_ns
+    if recorded <= step_ns:
+        return 0.0
+    least = replay(program, COST_LIMIT_NS).step_ns
+    goal = max(step_ns, least * 1.002)
+    if recorded <= goal:
+        return 0.0
+    low, high, at_low, at_high = 0.0, COST_LIMIT_NS, recorded, least
+    for turn in range(16):
+        if at_low - at_high <= 1e-3 * goal:
+            break
+        share = (at_low - goal) / (at_low - at_high)
+        middle = low + (high - low) * (min(max(share, 0.02), 0.98) if turn % 3 else 0.3)
+        value = replay(program, middle).step_ns
+        if abs(value - goal) <= 1e-3 * goal:
+            return middle
+        if value > goal:
+            low, at_low = middle, value
+        else:
+            high, at_high = middle, value
+    return high
+
+
+def fold(start: Float, end: Float, origin: float, period_ns: int) -> tuple[Int64, Int64]:
+    """Intervals of one steady pass laid into [0, period): what lies beyond the pass comes round again.
+
+    Returns disjoint-or-overlapping (start, end) int64 ns in [0, period].
+    """
+    begin = np.rint(start - origin).astype(np.int64)
+    length = np.minimum(np.rint(end - start).astype(np.int64), period_ns)
+    begin %= max(period_ns, 1)
+    stop = begin + length
+    wraps = stop > period_ns
+    return (
+        np.concatenate((begin, np.zeros(int(wraps.sum()), np.int64))),
+        np.concatenate((np.minimum(stop, period_ns), stop[wraps] - period_ns)),
+    )
+
+
+__all__ = ["Act", "Replayed", "deflated", "fold", "replay", "solve_cost"]

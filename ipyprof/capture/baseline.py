@@ -1,0 +1,107 @@
+"""Per-step samples without the profiler: one CUDA event per mark, read at the end; wall clock without CUDA."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from ipyprof.capture import doors
+
+# When the baseline after the recording is complete: enough time or enough steps, and never fewer than three.
+ENOUGH_NS = 500_000_000
+ENOUGH_STEPS = 20
+LEAST_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """One mark: host time in ns, and the CUDA event recorded there with its device, where there is one."""
+
+    host_ns: int
+    event: Any = None
+    device: int = -1
+
+
+def stamp() -> Stamp:
+    """A stamp of now. Nothing waits; no event while a stream is capturing or before CUDA is in use."""
+    event, device = None, -1
+    if torch.cuda.is_initialized() and not doors.stream_is_capturing():
+        try:
+            event, device = torch.cuda.Event(enable_timing=True), torch.cuda.current_device()
+            event.record()
+        except RuntimeError:  # a CUDA error of the user's own work: it comes up in their next call
+            event, device = None, -1
+    return Stamp(host_ns=time.perf_counter_ns(), event=event, device=device)
+
+
+class Laps:
+    """The samples between marks that follow each other."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Stamp, Stamp]] = []
+        self._last: Stamp | None = None
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def mark(self, at: Stamp, *, opens: bool = True) -> None:
+        """End the open sample at this mark, and begin the next one unless ``opens`` is false."""
+        if self._last is not None:
+            self._pairs.append((self._last, at))
+        self._last = at if opens else None
+
+    def pause(self) -> None:
+        """Forget the open sample."""
+        self._last = None
+
+    @property
+    def window_ns(self) -> tuple[int, int] | None:
+        """Host time of the first and the last mark that bound a sample, or ``None``."""
+        return (self._pairs[0][0].host_ns, self._pairs[-1][1].host_ns) if self._pairs else None
+
+    def durations_ns(self) -> tuple[int, ...]:
+        """One duration per sample, in order. Waits for the last event. Samples that cannot be read are left out."""
+        found = (_duration_ns(begin, end) for begin, end in self._pairs)
+        return tuple(duration for duration in found if duration is not None)
+
+
+def _duration_ns(begin: Stamp, end: Stamp) -> int | None:
+    if begin.event is None and end.event is None:
+        return end.host_ns - begin.host_ns
+    if begin.event is None or end.event is None or begin.device != end.device:
+        return None
+    try:
+        end.event.synchronize()
+        elapsed_ms: float = begin.event.elapsed_time(end.event)
+        return round(elapsed_ms * 1e6)
+    except RuntimeError:
+        return None
+
+
+def enough(laps: Laps, *, cycle: int = 1) -> bool:
+    """Whether the baseline after the recording is complete. The first sample does not count; whole cycles only."""
+    window = laps.window_ns
+    counted = len(laps) - 1
+    if window is None or counted < LEAST_STEPS or counted % cycle:
+        return False
+    return counted >= ENOUGH_STEPS or window[1] - window[0] >= ENOUGH_NS
+
+
+def choose(after_ns: Sequence[int], wait_ns: Sequence[int], profiled_ns: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    """Which samples describe the unprofiled step, as (name, samples in ns).
+
+    ``after``: the steps after the recording, without the first one; ``after_first``: only that one is there;
+    ``wait``: the steps before the profiler, when they are not cold (slower than the recorded ones); else ``none``.
+    """
+    if len(after_ns) > 1:
+        return "after", tuple(after_ns[1:])
+    if after_ns:
+        return "after_first", tuple(after_ns)
+    if wait_ns and (not profiled_ns or median(wait_ns) <= median(profiled_ns)):
+        return "wait", tuple(wait_ns)
+    return "none", ()

@@ -1,0 +1,181 @@
+"""The one object that touches ``torch.profiler``: prepared, recording and stopped in one thread.
+
+Only one profiler can be on in a process, and torch says nothing when a second one takes the session over: stopping or
+exporting the first one then raises (torch 2.11) or kills the process (torch 2.13). Hence the rules here:
+
+1. start, stop and export happen in one thread;
+2. before a stop we look whether something still records; if not, the session was taken, and the object is never
+   touched again;
+3. when a profiler is already on, ours is not started;
+4. while ours is on, a profiler that the user starts makes ours stop first.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, _KinetoProfile
+
+from ipyprof.capture import doors
+from ipyprof.options import Options
+
+
+class ProfilerState(Enum):
+    """Where a ``Profiler`` stands. ``LOST``: the session was taken, the object must not be touched."""
+
+    OFF = auto()
+    PREPARED = auto()
+    RECORDING = auto()
+    STOPPED = auto()
+    LOST = auto()
+
+
+def already_on() -> bool:
+    """Whether another profiler is on, recording or in warm-up: then ours must not start."""
+    return doors.profiler_recording() or doors.profiler_open()
+
+
+class Profiler:
+    """One session of torch's profiler.
+
+    Args:
+        options: ``shapes``, ``memory`` and ``stack`` choose what is recorded.
+        cuda: record the GPU as well.
+        give_way: called in the user's thread when the user starts a profiler while this one is on; it has to stop
+            this one.
+    """
+
+    def __init__(self, options: Options, *, cuda: bool, give_way: Callable[[], None]) -> None:
+        self.state = ProfilerState.OFF
+        self._options = options
+        self._cuda = cuda
+        self._thread = threading.get_ident()
+        self._takeover = doors.Takeover(give_way)
+        self._torch: Any = None
+
+    @property
+    def in_own_thread(self) -> bool:
+        """Whether the caller is in the thread that this profiler belongs to."""
+        return threading.get_ident() == self._thread
+
+    def warm(self) -> None:
+        """Run an empty session, so that CUPTI's first start (4 to 5 s) is over before anything is recorded."""
+        if not self._cuda:
+            return
+        empty = self._new()
+        try:
+            empty.prepare_trace()
+            empty.start_trace()
+            empty.stop_trace()
+        finally:
+            doors.disarm(empty)
+
+    def prepare(self) -> None:
+        """Begin to run and discard.
+
+        Raises:
+            Exception: whatever torch raises when it refuses; the profiler is then lost.
+        """
+        self._torch = self._new()
+        try:
+            self._torch.prepare_trace()
+        except BaseException:
+            self.abandon()
+            raise
+        self.state = ProfilerState.PREPARED
+        self._takeover.install()
+
+    def start(self) -> None:
+        """Begin to record, from off or from prepared. Raises as ``prepare``."""
+        if self.state is ProfilerState.OFF:
+            self.prepare()
+        if self.state is not ProfilerState.PREPARED:
+            return
+        self._takeover.remove()  # our own start goes through the same door
+        try:
+            self._torch.start_trace()
+        except BaseException:
+            self.abandon()
+            raise
+        self.state = ProfilerState.RECORDING
+        self._takeover.install()
+
+    def check(self) -> bool:
+        """Whether this profiler is on and still owns the session; a session that was taken is given up."""
+        if self.state is ProfilerState.RECORDING and self.in_own_thread and not doors.profiler_recording():
+            self.abandon()
+        return self.state in (ProfilerState.PREPARED, ProfilerState.RECORDING)
+
+    def stop(self) -> bool:
+        """Whether what was recorded can be exported. From prepared, stopping records nothing worth an export.
+
+        In another thread than the one that started it this only warns: stopping there would kill the process at the
+        export. A later call in its own thread stops it.
+        """
+        if self.state in (ProfilerState.PREPARED, ProfilerState.RECORDING) and not self.in_own_thread:
+            warnings.warn(
+                "ipyprof was started in another thread and can only be stopped there; its recording is given up.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            return False
+        if not self.check():
+            return self.state is ProfilerState.STOPPED
+        self._takeover.remove()
+        recorded = self.state is ProfilerState.RECORDING
+        try:
+            if not recorded:
+                self._torch.start_trace()
+            self._torch.stop_trace()
+        except Exception:
+            if not doors.profiler_recording():
+                self.abandon()
+                raise
+            doors.disable_profiler(self._torch)
+        self.state = ProfilerState.STOPPED if recorded else ProfilerState.LOST
+        return recorded
+
+    def export(self, path: Path) -> None:
+        """Write what was recorded as Kineto's JSON; the profiler is spent afterwards.
+
+        Raises:
+            RuntimeError: not stopped, or called in another thread.
+            OSError: the file cannot be written.
+        """
+        if self.state is not ProfilerState.STOPPED or not self.in_own_thread:
+            raise RuntimeError("there is no stopped recording in this thread")
+        self.state = ProfilerState.LOST
+        self._torch.export_chrome_trace(str(path))
+        self._torch = None
+
+    def abandon(self) -> None:
+        """Give the session up without touching torch's profiler. Safe in every thread."""
+        self.state = ProfilerState.LOST
+        self._takeover.remove()
+        doors.disarm(self._torch)
+        self._torch = None
+
+    def release_thread(self) -> bool:
+        """Whether nothing of a session that was given up is left on in this thread."""
+        if self.state is not ProfilerState.LOST or not self.in_own_thread or not doors.profiler_recording():
+            return True
+        if doors.profiler_open():  # the user's: theirs to stop
+            return False
+        return doors.release_thread(self._new())
+
+    def _new(self) -> Any:
+        activities = [ProfilerActivity.CPU]
+        if self._cuda and ProfilerActivity.CUDA in torch.profiler.supported_activities():
+            activities.append(ProfilerActivity.CUDA)
+        return _KinetoProfile(
+            activities=activities,
+            record_shapes=self._options.shapes,
+            profile_memory=self._options.memory,
+            with_stack=self._options.stack,
+        )

@@ -1,0 +1,72 @@
+"""The steps of one recording: their spans in the trace, their samples, and the process memory at their marks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from ipyprof.capture import baseline, probes
+
+
+class RecordedSteps:
+    """Whole steps are ``ProfilerStep#N`` spans, as in torch's own schedule, from mark to mark.
+
+    Attributes:
+        completed: whole steps so far.
+        unfinished: number of the step that was cut off beside whole ones, or ``None``.
+        laps: one sample per step.
+        memory: (ns since recording began, resident bytes) at each mark, without CUDA.
+    """
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.unfinished: int | None = None
+        self.laps = baseline.Laps()
+        self.memory: list[tuple[int, int]] = []
+        self._begin_ns = time.perf_counter_ns()
+        self._span: Any = None
+
+    def running_ns(self) -> int:
+        """Time since recording began."""
+        return time.perf_counter_ns() - self._begin_ns
+
+    def open(self, index: int) -> None:
+        """Step number ``index`` begins. The CUDA event of the mark lies before the span."""
+        self.laps.mark(baseline.stamp())
+        self._sample_memory()
+        self._span = torch.autograd.profiler.record_function(f"ProfilerStep#{index}")
+        self._span.__enter__()
+
+    def close(self) -> None:
+        """The open step is over, and whole. Its span ends here, before anything waits for the GPU."""
+        self._end_span()
+        self.completed += 1
+
+    def end(self) -> None:
+        """No further step begins."""
+        self.laps.mark(baseline.stamp(), opens=False)
+        self._sample_memory()
+
+    def cut_off(self, index: int) -> None:
+        """The open step, number ``index``, ends in its middle. It serves as the only one when no other is whole."""
+        self._end_span()
+        if self.completed:
+            self.unfinished = index
+            self.laps.pause()
+        else:
+            self.end()
+
+    def forget_span(self) -> None:
+        """The session of the open span is not ours any more: it must not be ended."""
+        self._span = None
+
+    def _end_span(self) -> None:
+        span, self._span = self._span, None
+        if span is not None:
+            span.__exit__(None, None, None)
+
+    def _sample_memory(self) -> None:
+        if not torch.cuda.is_initialized() and (held := probes.process_bytes()) is not None:
+            self.memory.append((self.running_ns(), held))

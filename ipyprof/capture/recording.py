@@ -1,0 +1,51 @@
+"""What one run of the profiler leaves: the exported trace in a directory of its own, and the live record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ipyprof.capture.profiler import Profiler
+from ipyprof.trace.model import LiveRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """The result of one run.
+
+    Attributes:
+        trace_path: Kineto's JSON in a temporary directory, or ``None`` where nothing was recorded.
+        live: what the run knows beside the trace; its notes say why there is no trace.
+        directory: owns the file, which goes with it.
+    """
+
+    trace_path: Path | None
+    live: LiveRecord
+    directory: TemporaryDirectory[str] | None = None
+
+    def discard(self) -> None:
+        """Remove the file. Calling it again does nothing."""
+        if self.directory is not None:
+            self.directory.cleanup()
+
+
+def export(profiler: Profiler, *, unfinished: int | None) -> tuple[Path, TemporaryDirectory[str]]:
+    """The exported trace and the directory that owns it.
+
+    ``unfinished`` is the step that was cut off: its span is renamed, so that every ``ProfilerStep#`` is a whole step.
+
+    Raises:
+        Exception: whatever the export raises; no file is left then.
+    """
+    directory = TemporaryDirectory(prefix="ipyprof-")
+    path = Path(directory.name) / "trace.json"
+    try:
+        profiler.export(path)
+        if unfinished is not None:
+            text = path.read_bytes()
+            path.write_bytes(text.replace(b'"ProfilerStep#%d"' % unfinished, b'"unfinished step %d"' % unfinished))
+    except BaseException:
+        directory.cleanup()
+        raise
+    return path, directory

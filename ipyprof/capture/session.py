@@ -1,0 +1,512 @@
+"""The phases of one run: baseline, warm-up, recording, baseline, and then nothing.
+
+    baseline (wait)  ->  warm-up  ->  recorded (active)  ->  baseline (after)  ->  over: a mark does nothing
+
+Driven by marks, each a step boundary. The iteration that decided what a step is lies before the first mark and counts
+as the first step of the wait. Nothing here synchronises in the loop but twice: before the first recorded step and at
+the end of the recording. A failure of the profiler never reaches the user's code; it becomes a note of the recording.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+import torch
+
+from ipyprof.capture import baseline, doors, probes
+from ipyprof.capture.interrupts import uninterrupted
+from ipyprof.capture.phases import phases_for
+from ipyprof.capture.profiler import Profiler, ProfilerState, already_on
+from ipyprof.capture.recorded import RecordedSteps
+from ipyprof.capture.recording import Recording, export
+from ipyprof.options import Options
+from ipyprof.trace.model import LiveRecord
+
+TAKEN = "your cell started its own profiler"
+ALREADY_ON = "a profiler was already on, so this one did not start"
+
+
+class Phase(Enum):
+    """Where a run stands. ``COLD``: recording from the cell's first statement, no step known yet."""
+
+    WAIT = auto()
+    WARMUP = auto()
+    COLD = auto()
+    ACTIVE = auto()
+    AFTER = auto()
+    OVER = auto()
+
+
+def _silent(_text: str) -> None:
+    """The status of a run that shows none."""
+
+
+class Session:
+    """One run of the profiler over one cell or script.
+
+    Args:
+        options: of this run.
+        status: gets one short text when the phase changes.
+        on_ready: gets the recording once, at the mark where it is complete, unless ``options.at_end``.
+        source: the cell's text.
+        cell_name: the file name that the cell is compiled under.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        status: Callable[[str], None] = _silent,
+        on_ready: Callable[[Recording], None] | None = None,
+        source: str = "",
+        cell_name: str = "",
+    ) -> None:
+        self.recording = False
+        self._options = options
+        self._status = status
+        self._on_ready = None if options.at_end else on_ready
+        self._known: dict[str, Any] = {"source": source, "items": options.items, "unit": options.unit}
+        self._cell_name = cell_name
+        self._thread: int | None = None
+        self._at_mark: Callable[[int | None, bool], None] = self._boundary
+        self._phase = Phase.WAIT
+        self._phases = phases_for(options, length=None)
+        self._cycle = 1
+        self._index = 0
+        self._wait, self._after = baseline.Laps(), baseline.Laps()
+        self._profiler: Profiler | None = None
+        self._steps: RecordedSteps | None = None
+        self._probe: probes.SyncLines | None = None
+        self._partial = ""
+        self._taken = False
+        self._notes: list[tuple[str, str, str]] = []
+        self._result: Recording | None = None
+
+    # -- what the cell runner calls --
+
+    def start_cold(self) -> None:
+        """Record at once, without baseline and warm-up: the cell may turn out to be the step."""
+        self._own_thread()
+        if self._phase is Phase.WAIT and self._index == 0:
+            self._guarded(self._start_cold)
+
+    def drop(self) -> None:
+        """Forget a recording begun by ``start_cold``; the phases begin at the next mark."""
+        if self._phase is Phase.COLD:
+            self._guarded(self._drop)
+
+    def plan(self, *, remaining: int | None, cycle: int = 1) -> None:
+        """Choose how many steps each phase gets. Called once, before the first mark; without it the length is unknown.
+
+        Args:
+            remaining: iterations still to come after the one that is just over; ``None`` if unknown.
+            cycle: iterations in one optimizer cycle.
+        """
+        self._own_thread()
+        self._cycle = cycle
+        length = None if remaining is None else remaining + 1
+        self._phases = phases_for(self._options, length=length, cycle=cycle)
+
+    def mark(self, line: int | None = None) -> None:
+        """A step ends here and the next one begins."""
+        self._at_mark(line, True)
+
+    def close(self, line: int | None = None) -> None:
+        """The mark after the loop: the last step ends here and none begins."""
+        self._at_mark(line, False)
+
+    def check_limit(self) -> None:
+        """Stop a recording that has run for longer than ``options.limit_s``, in the middle of a step too."""
+        if self.recording and self._is_late() and threading.get_ident() == self._thread:
+            self._guarded(self._stop_at_limit)
+
+    def describe(
+        self, *, how: str, mark: str, loop_line: int | None, loop_is_for: bool, alternatives: Sequence[str]
+    ) -> None:
+        """Keep how the step was found, for the ``LiveRecord``; the arguments are its fields."""
+        self._known |= {
+            "how": how,
+            "mark": mark,
+            "loop_line": loop_line,
+            "loop_is_for": loop_is_for,
+            "alternatives": tuple(alternatives),
+        }
+
+    def range(self, line: int) -> AbstractContextManager[Any]:
+        """A context manager that records the cell's line as a range ``## line N``."""
+        return doors.named_range(f"## line {line}")
+
+    def finish(self, error: BaseException | None = None) -> Recording:
+        """The recording, with the steps so far. Everything that was on is off. May be called at any time, and again.
+
+        Args:
+            error: what the cell raised; the recording then says in which step.
+        """
+        if self._result is None:
+            self._own_thread()
+            with uninterrupted():
+                self._shielded(self._end, error)
+                self._shielded(self._complete)
+            self._hand_over()
+        with uninterrupted():
+            self._release()
+        return self._result or Recording(trace_path=None, live=LiveRecord(notes=tuple(self._notes)))
+
+    # -- at a mark --
+
+    def _boundary(self, line: int | None, opens: bool) -> None:
+        self._own_thread()
+        if threading.get_ident() != self._thread:
+            self._note("thread", "warn", "a step mark in another thread was not counted")
+            return
+        if self._phase in (Phase.WAIT, Phase.AFTER) and self._stays(opens):
+            return
+        self._guarded(self._transition, line, opens)
+        if self._result is not None:
+            self._hand_over()
+
+    def _late_mark(self, _line: int | None, _opens: bool) -> None:
+        """A mark after another thread ended the run: the profiler goes off here, where it was started."""
+        if threading.get_ident() == self._thread:
+            self._at_mark = _nothing
+            with uninterrupted():
+                self._release()
+
+    def _stays(self, opens: bool) -> bool:
+        """Whether this mark changes no phase; it is the mark of an unprofiled step, and as cheap as can be."""
+        waits = self._phase is Phase.WAIT
+        laps = self._wait if waits else self._after
+        laps.mark(baseline.stamp(), opens=opens)
+        self._index += opens
+        if waits:
+            return not opens or self._index < self._phases.wait
+        return not (baseline.enough(laps, cycle=self._cycle) or (not opens and len(laps)))
+
+    def _transition(self, line: int | None, opens: bool) -> None:
+        if self._phase is Phase.COLD and opens:
+            self._drop()
+            if self._stays(opens):
+                return
+        if self._phase is Phase.WAIT:
+            self._leave_wait(line)
+        elif self._phase is Phase.WARMUP:
+            self._warm_step(line, opens)
+        elif self._phase is Phase.ACTIVE:
+            self._recorded_step(opens)
+        elif self._phase is Phase.AFTER:
+            self._complete()
+
+    def _leave_wait(self, line: int | None) -> None:
+        self._wait.pause()
+        if already_on():
+            self._refuse()
+            self._phase = Phase.AFTER
+            return
+        if not self._make_ready(prepare=self._phases.warmup > 0):
+            return
+        if self._phases.warmup == 0:
+            self._begin(line, Phase.ACTIVE)
+            return
+        self._phase = Phase.WARMUP
+        self._say("warming up")
+        probe = probes.SyncLines(self._cell_name)
+        if probe.start():
+            self._probe = probe
+
+    def _make_ready(self, *, prepare: bool) -> bool:
+        """Whether torch's profiler is there: in warm-up, or started once before so that the real start is quick."""
+        cuda = torch.cuda.is_available()
+        self._say("starting CUPTI..." if cuda else "starting the profiler...")
+        try:
+            self._profiler = Profiler(self._options, cuda=cuda, give_way=self._give_way)
+            if prepare:
+                self._profiler.prepare()
+            else:
+                self._profiler.warm()
+        except Exception as failure:
+            self._fail_to_start(failure)
+            return False
+        return True
+
+    def _warm_step(self, line: int | None, opens: bool) -> None:
+        self._end_probe()
+        self._index += opens
+        if not self._profiler_is_ours():
+            self._lose()
+        elif opens and self._index >= self._phases.wait + self._phases.warmup:
+            self._begin(line, Phase.ACTIVE)
+
+    def _begin(self, line: int | None, phase: Phase) -> None:
+        """The first recorded step begins."""
+        assert self._profiler is not None
+        try:
+            self._synchronize()
+            self._profiler.start()
+        except Exception as failure:
+            self._fail_to_start(failure)
+            return
+        self._steps = RecordedSteps()
+        self._partial, self._taken = "", False
+        self._known |= {"current_line": line, "cold": phase is Phase.COLD or self._phases.cold}
+        self._phase = phase
+        self.recording = True
+        self._steps.open(self._index)
+        active = self._phases.active
+        self._say("recording the cell" if phase is Phase.COLD else f"recording {_count(active, 'step')}")
+
+    def _recorded_step(self, opens: bool) -> None:
+        steps = self._steps
+        if steps is None or not self._profiler_is_ours():
+            self._lose()
+            return
+        steps.close()
+        self._index += opens
+        late, active = self._is_late(), self._phases.active
+        if opens and not late and steps.completed < active:
+            steps.open(self._index)
+            return
+        steps.end()
+        if steps.completed < active:
+            why = f"stopped after {self._options.limit_s:g} s (--limit)" if late else "the loop ended"
+            self._partial = f"{why} with {steps.completed} of {_count(active, 'step')}"
+        self._stop()
+        if opens:
+            self._after.mark(baseline.stamp())
+            self._say("measuring without the profiler")
+        else:
+            self._complete()
+
+    def _stop_at_limit(self) -> None:
+        self._partial = f"stopped after {self._options.limit_s:g} s (--limit) in {self._where()}"
+        self._cut_off()
+
+    # -- ends --
+
+    def _end(self, error: BaseException | None) -> None:
+        """The cell is over: stop what is on."""
+        kind = "" if error is None else type(error).__name__
+        steps = self._steps
+        if self._phase is Phase.COLD and error is None and steps is not None:
+            steps.close()
+            steps.end()
+            self._stop()
+        elif self._phase in (Phase.COLD, Phase.ACTIVE):
+            self._partial = f"{kind or 'the cell ended'} in {self._where()}"
+            self._cut_off()
+        elif self._phase in (Phase.WAIT, Phase.WARMUP):
+            self._end_probe()
+            if self._profiler is not None:
+                self._profiler.stop()
+            before = f"before recording began, after {_count(self._index, 'step')}"
+            self._partial = self._partial or f"{kind or 'the cell ended'} {before}"
+
+    def _where(self) -> str:
+        if self._phase is Phase.COLD or self._steps is None:
+            return "the cell"
+        return f"step {self._steps.completed + 1} of {self._phases.active}"
+
+    def _cut_off(self) -> None:
+        """Stop in the middle of a step."""
+        if self._steps is not None:
+            if threading.get_ident() == self._thread:
+                self._steps.cut_off(self._index)
+            if not self._steps.completed:
+                self._known["cold"] = True
+        self._stop()
+
+    def _stop(self) -> None:
+        self.recording = False
+        self._phase = Phase.AFTER
+        if self._profiler is None:
+            return
+        if not self._profiler_is_ours():
+            self._lose()
+            return
+        if not self._profiler.in_own_thread:
+            self._note("thread", "warn", "the run was ended from another thread, so its recording was given up")
+        self._shielded(self._synchronize)
+        self._profiler.stop()
+
+    def _drop(self) -> None:
+        """Forget the cold recording."""
+        if self._steps is not None:
+            self._steps.cut_off(self._index)
+        self.recording = False
+        if self._profiler_is_ours() and self._profiler is not None:
+            self._profiler.stop()
+        self._profiler = self._steps = None
+        self._known |= {"current_line": None, "cold": False}
+        self._phase = Phase.WAIT
+
+    def _lose(self) -> None:
+        """The user's profiler has the session; ours is never touched again."""
+        self._taken = True
+        if self._steps is not None:
+            self._steps.forget_span()
+        self._end_probe()
+        self._note("profiler", "warn", f"{TAKEN}, which took the recording")
+        self._let_go()
+
+    def _give_way(self) -> None:
+        """The user starts a profiler while ours is on: theirs wins."""
+        profiler = self._profiler
+        if profiler is None:
+            return
+        if not profiler.in_own_thread:
+            profiler.abandon()  # the marks of our own thread find it gone
+            return
+        with uninterrupted():
+            self._end_probe()
+            if self._phase is Phase.WARMUP:
+                profiler.stop()
+                self._taken = True
+                self._note("profiler", "warn", f"{TAKEN}: only one profiler can be on in a process")
+            else:
+                self._cut_off()
+                self._note("profiler", "warn", f"{TAKEN}; what was recorded before it was kept")
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Measure nothing more: from here on the user's profiler slows the steps."""
+        self.recording = False
+        self._partial = TAKEN
+        self._phase = Phase.OVER
+        self._at_mark = _nothing
+
+    def _refuse(self) -> None:
+        """Go on without a recording, because the user's profiler is on."""
+        self._taken = True
+        self._partial = ALREADY_ON
+        self._note("profiler", "warn", f"{ALREADY_ON}: only one profiler can be on in a process")
+
+    def _fail_to_start(self, failure: Exception) -> None:
+        self._note("profiler", "fail", f"the profiler did not start: {type(failure).__name__}: {failure}")
+        self._partial = "the profiler did not start"
+        self.recording = False
+        self._phase = Phase.AFTER
+        if self._profiler is not None:
+            self._shielded(self._profiler.stop)
+
+    def _start_cold(self) -> None:
+        if already_on():
+            self._refuse()
+        elif self._make_ready(prepare=False):
+            self._begin(None, Phase.COLD)
+
+    # -- the result --
+
+    def _complete(self) -> None:
+        """Export and build the recording; from here on marks do nothing."""
+        if self._result is not None:
+            return
+        self._phase = Phase.OVER
+        self._at_mark = _nothing if threading.get_ident() == self._thread else self._late_mark
+        self._say("reading the recording")
+        path = directory = None
+        if self._profiler is not None and self._profiler.state is ProfilerState.STOPPED and self._steps is not None:
+            exported = self._shielded(partial(export, self._profiler, unfinished=self._steps.unfinished))
+            path, directory = exported or (None, None)
+        self._result = Recording(trace_path=path, live=self._live(), directory=directory)
+
+    def _live(self) -> LiveRecord:
+        steps = self._steps or RecordedSteps()
+        wait_ns, after_ns, profiled_ns = (laps.durations_ns() for laps in (self._wait, self._after, steps.laps))
+        name, samples = baseline.choose(after_ns, wait_ns, profiled_ns)
+        windows = [window for laps in (self._after, self._wait, steps.laps) if (window := laps.window_ns)]
+        utilization = self._shielded(probes.utilization, windows)
+        cuda = bool(self._shielded(probes.gpu_was_used))
+        if self._options.repeat > 1:
+            self._note("repeat", "warn", f"--repeat {self._options.repeat}: only the first recording was made")
+        return LiveRecord(
+            **self._known,
+            baseline_ns=samples,
+            baseline=name,
+            wait_ns=wait_ns,
+            profiled_ns=profiled_ns,
+            cycle=self._cycle,
+            partial=self._partial,
+            taken=self._taken,
+            cuda=cuda,
+            environment=self._shielded(probes.versions) or {},
+            device_names=self._shielded(probes.device_names) or {},
+            utilization=utilization,
+            process_memory=tuple(steps.memory),
+            notes=tuple(self._notes),
+        )
+
+    def _hand_over(self) -> None:
+        """Give the complete recording to the caller, once."""
+        on_ready, self._on_ready = self._on_ready, None
+        if on_ready is not None and self._result is not None:
+            try:
+                on_ready(self._result)
+            except Exception as failure:  # at a mark this would reach the user's code
+                warnings.warn(f"ipyprof: the report failed: {type(failure).__name__}: {failure}", stacklevel=2)
+
+    def _release(self) -> None:
+        """Leave nothing on in this thread that could not be switched off from another one."""
+        profiler = self._profiler
+        if profiler is not None and profiler.in_own_thread:
+            self._shielded(profiler.stop)
+            self._shielded(profiler.release_thread)
+
+    # -- small parts --
+
+    def _own_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.get_ident()
+
+    def _profiler_is_ours(self) -> bool:
+        return self._profiler is not None and self._profiler.check()
+
+    def _is_late(self) -> bool:
+        return self._steps is not None and self._steps.running_ns() > self._options.limit_s * 1e9
+
+    def _synchronize(self) -> None:
+        if torch.cuda.is_initialized() and not doors.stream_is_capturing():
+            torch.cuda.synchronize()
+
+    def _end_probe(self) -> None:
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            self._known["sync_sites"] = probe.stop()
+
+    def _say(self, text: str) -> None:
+        self._shielded(self._status, text)
+
+    def _note(self, check: str, status: str, text: str) -> None:
+        if (check, status, text) not in self._notes:
+            self._notes.append((check, status, text))
+
+    def _guarded(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Act with signals held back; a failure of ours becomes a note and ends the recording."""
+        with uninterrupted():
+            try:
+                act(*arguments)
+            except Exception as failure:
+                self._note("capture", "fail", f"{type(failure).__name__}: {failure}")
+                self._partial = self._partial or "recording failed"
+                self._shielded(self._end_probe)
+                self._shielded(self._stop)
+
+    def _shielded(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``act`` returns, or ``None`` with a note when it fails."""
+        try:
+            return act(*arguments)
+        except Exception as failure:
+            self._note("capture", "warn", f"{type(failure).__name__}: {failure}")
+            return None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _nothing(_line: int | None, _opens: bool) -> None:
+    """The mark of a run that is over."""

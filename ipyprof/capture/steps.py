@@ -1,0 +1,474 @@
+"""Where a step of the cell ends: choose the loop, optimizer, loader or call, then mark its boundaries.
+
+Until the choice nothing of the session is called (but a cold start where the cell or a loop of one iteration is the
+step); after it, one call per boundary. What decides is in `ipyprof.capture.evidence`.
+
+A step of an inner loop goes from mark to mark, over the end of an epoch too: the fetch of the next epoch and what lies
+between are part of one step, an outlier among the samples. The last step is closed directly behind the loop when no
+loop around it has an iteration left, else behind the outermost one. The marks of optimizers, batches and calls have no
+such end: what follows the last of them is no whole step.
+
+Costs of the mark at a loop's start: 0.1 us before the choice, 0.03 us when the loop was not chosen or all is recorded.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Protocol
+
+from ipyprof.capture.asked import asked_for, repeated_runs
+from ipyprof.capture.evidence import LOADER_BATCHES, Choice, Evidence, LoopState, Rules
+from ipyprof.capture.marking import CLOSED, RANGE, SEEN, Loop, step_name
+from ipyprof.capture.names import Builtins
+from ipyprof.capture.watch import Launches, Watch, batches_left, known_length
+from ipyprof.options import Options
+
+
+class Session(Protocol):
+    """What a detector needs of `ipyprof.capture.session.Session`, which never raises into the user's code."""
+
+    @property
+    def recording(self) -> bool:
+        """True only while steps are recorded."""
+
+    def start_cold(self) -> None:
+        """Record at once, without a baseline."""
+
+    def drop(self) -> None:
+        """Forget a cold recording; the phases begin at the next mark."""
+
+    def plan(self, *, remaining: int | None, cycle: int = 1) -> None:
+        """Before the first mark, once: steps still to come, with the one that starts at that mark."""
+
+    def mark(self, line: int | None = None) -> None:
+        """A step ends here and the next one begins."""
+
+    def close(self, line: int | None = None) -> None:
+        """The last step ends here and none begins."""
+
+    def check_limit(self) -> None:
+        """Stop a recording that has run for too long."""
+
+    def describe(
+        self, *, how: str, mark: str, loop_line: int | None, loop_is_for: bool, alternatives: tuple[str, ...]
+    ) -> None:
+        """Keep how the step was found."""
+
+    def range(self, line: int) -> AbstractContextManager[Any]:
+        """A range around one statement of the cell."""
+
+
+class StepDetector:
+    """Finds the steps of one run of a cell; a context manager around the run.
+
+    Args:
+        options: of the run.
+        session: gets the marks.
+        loops: the cell's own loops, from `ipyprof.capture.marking.find_loops`.
+        source: the cell's text, line 1 is the magic line.
+        filename: what the cell is compiled as; with it a mark knows the line of the cell that is running.
+        launched: whether work was launched since it last said so; asks CUDA by default.
+
+    Attributes:
+        notes: sentences for the trust section, each ``(check, status, text)``.
+        runs: how many times the cell is to be run.
+
+    Raises:
+        UsageError: ``--loop`` or a comment names a line without a loop.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        session: Session,
+        loops: Sequence[Loop],
+        source: str,
+        *,
+        filename: str = "",
+        launched: Callable[[], bool] | None = None,
+    ) -> None:
+        self.notes: list[tuple[str, str, str]] = []
+        self._options = options
+        self._session = session
+        self._loops = tuple(loops)
+        self._filename = filename
+        asked = asked_for(options, self._loops, source)
+        self.runs = asked.runs
+        self._way = way = asked.way
+        self._rules = Rules(
+            loops=way in ("auto", "loop"),
+            optimizers=way in ("auto", "optimizer"),
+            loaders=way in ("auto", "loader"),
+            loop=None if asked.loop is None else asked.loop.index,
+            loader_batches=2 if way == "loader" else LOADER_BATCHES,
+        )
+        self._launched = launched
+        self._evidence = Evidence(self._loops, self._rules, launched or _always)
+        self._watch: Watch | None = None
+        self._names = Builtins()
+        self._thread = 0
+        self._cold: LoopState | bool = False
+        self._pending: LoopState | None = None
+        self._chosen: LoopState | None = None
+        self._mark = ""  # what a mark is, once that is settled
+        self._closed = False
+        self._optimizer_names: dict[str, None] = {}
+
+    # -- what the cell runner calls --
+
+    @property
+    def wants_ranges(self) -> bool:
+        """Whether the run that begins now takes the copy of the cell with a range around every statement."""
+        return self._session.recording if self._way == "cell" else not self._loops
+
+    @property
+    def wants_marks(self) -> bool:
+        """Whether the cell's loops are to be marked."""
+        return self._way != "cell"
+
+    def __enter__(self) -> StepDetector:
+        self._thread = threading.get_ident()
+        try:
+            self._names.set(SEEN, self._seen)
+            self._names.set(CLOSED, self._loop_closed)
+            self._names.set(RANGE, self.range)
+            for state in self._evidence.states:
+                self._names.set(step_name(state.loop.index), self._watched_step(state))
+            if self._way not in ("call", "cell"):
+                self._watch = Watch(self._on_step, self._on_batch, self._evidence.backward_ran)
+                if self._launched is None:
+                    self._evidence.launched = Launches()
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def run_begins(self, number: int) -> None:
+        """The cell is about to run for the ``number``-th time, from 0."""
+        self._guarded(self._run_begins, number)
+
+    def cell_ended(self) -> None:
+        """The last run came to its end without an exception."""
+        self._guarded(self._cell_ended)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._restore()
+        if not self._mark:
+            self._guarded(self._describe_nothing)
+
+    def user_step(self) -> None:
+        """``ipyprof.step()`` was called in the cell."""
+        if threading.get_ident() == self._thread:
+            self._guarded(self._user_step)
+
+    # -- the names in the cell --
+
+    def _seen(self, index: int, iterable: Any) -> Any:
+        if not self._mark:
+            self._guarded(self._evidence.loop_starts, index, _length(iterable))
+        elif self._chosen is not None and self._evidence.states[index] in self._evidence.around(self._chosen):
+            state = self._evidence.states[index]
+            state.begun, state.length = 0, _length(iterable)
+        return iterable
+
+    def _watched_step(self, state: LoopState) -> Callable[[], bool]:
+        """The mark of a loop before the choice."""
+
+        def step() -> bool:
+            state.begun += 1
+            if state.begun < state.look_at:
+                return False
+            return bool(self._guarded(self._iteration, state))
+
+        return step
+
+    def _loop_closed(self, index: int) -> None:
+        self._guarded(self._loop_ended, index)
+
+    def range(self, line: int) -> AbstractContextManager[Any]:
+        """A range around the statement at ``line``."""
+        try:
+            return self._session.range(line)
+        except Exception as error:
+            self._fail(error)
+            return nullcontext()
+
+    # -- before the choice --
+
+    def _run_begins(self, number: int) -> None:
+        if self._way == "cell":
+            if number == 0 and self.runs > 1:
+                return  # the run that decides, as the first iteration of a loop
+            if number == 1:
+                self._mark = "cell"
+                self._describe(f"the cell, {self.runs} times")
+                self._session.plan(remaining=self.runs - 1)
+            if number >= 1:
+                self._session.mark(1)
+                return
+        if not self._loops and self._way in ("auto", "cell"):
+            self._cold = True
+            self._session.start_cold()
+
+    def _iteration(self, state: LoopState) -> bool:
+        choice = self._evidence.iteration_begins(state)
+        if choice is not None and not choice.now:
+            self._pending = choice.state
+            self._pending.look_at = 0
+        elif choice is not None:
+            return self._choose_loop(choice)
+        elif self._pending is state:
+            return self._choose_loop(Choice(state=state, cycle=1, now=True))
+        elif state.begun == 1 and self._starts_cold(state):
+            self._cold = state
+            self._session.start_cold()
+            return self._session.recording
+        return False
+
+    def _starts_cold(self, state: LoopState) -> bool:
+        """Whether this loop of one iteration is the step, as far as can be known at its start."""
+        if not self._rules.loops or self._cold or not self._evidence.is_single(state):
+            return False
+        if self._rules.loop is not None:
+            return state.loop.index == self._rules.loop
+        return self._evidence.is_outermost(state) and not state.loop.has_children
+
+    def _loop_ended(self, index: int) -> None:
+        if not self._mark:
+            state = self._evidence.states[index]
+            if self._cold is state:
+                self._mark = "loop"
+                self._describe(f"loop at line {state.loop.line}, once", state.loop)
+                self._session.close(state.loop.line)
+                self._be_done()
+            self._evidence.loop_ends(index)
+        elif self._chosen is not None and not self._closed:
+            around = self._evidence.around(self._chosen)
+            outermost = around[-1] if around else self._chosen
+            ended = index == self._chosen.loop.index
+            if (ended and all(state.begun == state.length for state in around)) or index == outermost.loop.index:
+                self._closed = True
+                self._session.close(self._chosen.loop.line)
+                self._be_done()
+
+    def _on_step(self, optimizer: Any) -> None:
+        self._guarded(self._optimizer_stepped, optimizer)
+
+    def _optimizer_stepped(self, optimizer: Any) -> None:
+        self._session.check_limit()
+        self._optimizer_names[type(optimizer).__name__] = None
+        if self._evidence.optimizer_stepped(id(optimizer)):
+            self._choose_events("optimizer", "optimizer steps", None)
+            key = id(optimizer)
+
+            def mark(stepped: Any) -> None:
+                if id(stepped) == key:
+                    self._guarded(self._mark_event)
+
+            assert self._watch is not None
+            self._watch.on_step, self._watch.on_batch = mark, self._check_limit
+
+    def _on_batch(self, iterator: Any) -> None:
+        self._guarded(self._batch_drawn, iterator)
+
+    def _batch_drawn(self, iterator: Any) -> None:
+        self._session.check_limit()
+        if self._evidence.batch_drawn(id(iterator)):
+            self._choose_events("loader", "batches", batches_left(iterator))
+            dataset = getattr(iterator, "_dataset", None)
+
+            def mark(drawn: Any) -> None:
+                if getattr(drawn, "_dataset", None) is dataset:
+                    self._guarded(self._mark_event)
+
+            assert self._watch is not None
+            self._watch.on_step, self._watch.on_batch = self._check_limit, mark
+            self._watch.mark_after_fetch()
+
+    def _user_step(self) -> None:
+        if self._mark == "call":
+            self._mark_event()
+        elif self._mark or self._way not in ("auto", "call"):
+            text = "ipyprof.step() was called, but the steps were already found in another way"
+            if ("steps", "warn", text) not in self.notes:
+                self.notes.append(("steps", "warn", text))
+        else:
+            inner = self._evidence.innermost()
+            left = None if inner is None else self._evidence.remaining(inner)
+            self._choose_events("call", "ipyprof.step()", None if left is None else left - 1)
+
+    # -- the choice --
+
+    def _choose_loop(self, choice: Choice) -> bool:
+        state, loop = choice.state, choice.state.loop
+        self._mark, self._chosen = "loop", state
+        if self._cold:
+            self._session.drop()
+        cycle = f", {choice.cycle} iterations to an optimizer step" if choice.cycle > 1 else ""
+        self._describe(f"loop at line {loop.line}{cycle}", loop)
+        self._session.plan(remaining=self._evidence.remaining(state), cycle=choice.cycle)
+        self._leave_watching(self._check_limit)
+        around = self._evidence.around(state)
+        for other in self._evidence.states:
+            self._names.set(step_name(other.loop.index), _counting_step(other) if other in around else bool)
+        self._names.set(step_name(loop.index), self._marking_step(loop.line))
+        self._session.mark(loop.line)
+        return self._session.recording
+
+    def _marking_step(self, line: int) -> Callable[[], bool]:
+        """The mark of the chosen loop."""
+        session = self._session
+
+        def step() -> bool:
+            try:
+                session.mark(line)
+                if _is_over(session):
+                    self._be_done()
+                return session.recording
+            except Exception as error:
+                self._fail(error)
+                return False
+
+        return step
+
+    def _choose_events(self, mark: str, how: str, remaining: int | None) -> None:
+        """Optimizer steps, batches or calls are the marks; the first is now."""
+        self._mark = mark
+        if self._cold:
+            self._session.drop()
+        self._describe(how)
+        self._session.plan(remaining=remaining)
+        self._leave_watching(self._check_limit)
+        for state in self._evidence.states:
+            # The ranged copy of a loop with loops inside would run on long after the recording.
+            name = step_name(state.loop.index)
+            self._names.set(name, bool if state.loop.has_children else self._is_recording)
+        self._session.mark(self._current_line())
+
+    def _mark_event(self) -> None:
+        if _is_over(self._session):
+            self._be_done()
+        else:
+            self._session.mark(self._current_line())
+
+    def _is_recording(self) -> bool:
+        return self._session.recording
+
+    def _check_limit(self, _event: Any) -> None:
+        self._guarded(self._session.check_limit)
+
+    # -- the end --
+
+    def _cell_ended(self) -> None:
+        if self._way == "cell" and self.runs > 1:
+            self._session.close(1)
+        elif self._cold is True and not self._mark:
+            self._mark = "cell"
+            self._describe("the cell, once")
+            self._session.close(1)
+
+    def _describe_nothing(self) -> None:
+        if self._cold is True:
+            self._describe("the cell, once")
+        elif isinstance(self._cold, LoopState):
+            self._describe(f"loop at line {self._cold.loop.line}, once", self._cold.loop)
+        elif self._rules.loop is not None:
+            self._describe(
+                f"loop at line {self._loops[self._rules.loop].line}, which did not come to a second iteration"
+            )
+        else:
+            self._describe("no step found")
+
+    def _describe(self, how: str, loop: Loop | None = None) -> None:
+        others = [f"the loop at line {other.line}: --loop {other.line}" for other in self._loops if other is not loop]
+        if self._optimizer_names and self._mark != "optimizer":
+            others.append(f"the steps of {', '.join(self._optimizer_names)}: --step optimizer")
+        if self._evidence.any_batch and self._mark != "loader":
+            others.append("the batches: --step loader")
+        if self._mark in ("", "cell") and self._way != "cell":
+            others.append(f"the cell, run {repeated_runs(self._options)} times as %%timeit does: --step cell")
+        self._session.describe(
+            how=how,
+            mark=self._mark or "cell",
+            loop_line=None if loop is None else loop.line,
+            loop_is_for=loop is not None and loop.is_for,
+            alternatives=tuple(others),
+        )
+
+    # -- small parts --
+
+    def _leave_watching(self, instead: Callable[[Any], None]) -> None:
+        """Optimizer steps and batches are no evidence any more. The hooks stay: one of them may be running."""
+        if self._watch is not None:
+            self._watch.forget_backward()
+            self._watch.on_step = self._watch.on_batch = instead
+
+    def _be_done(self) -> None:
+        """No mark means anything any more: make each as cheap as can be."""
+        self._leave_watching(_ignore)
+        for loop in self._loops:
+            self._names.set(step_name(loop.index), bool)  # bool() is False
+
+    def _restore(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self._names.restore()
+
+    def _guarded(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``act`` returns. An exception of ours never reaches the user's code: it switches the marks off."""
+        try:
+            return act(*arguments)
+        except Exception as error:
+            self._fail(error)
+            return None
+
+    def _fail(self, error: Exception) -> None:
+        self.notes.append(("steps", "fail", f"the step marks were switched off: {type(error).__name__}: {error}"))
+        self._mark = self._mark or "cell"
+        self._closed = True
+        self._be_done()
+
+    def _current_line(self) -> int | None:
+        """The line of the cell that is running, or ``None``."""
+        frame = sys._getframe(1) if self._filename else None
+        while frame is not None:
+            if frame.f_code.co_filename == self._filename:
+                return frame.f_lineno
+            frame = frame.f_back
+        return None
+
+
+def _counting_step(state: LoopState) -> Callable[[], bool]:
+    """The mark of a loop around the chosen one: its body as written, and the count for the last `close`."""
+
+    def step() -> bool:
+        state.begun += 1
+        return False
+
+    return step
+
+
+def _length(iterable: Any) -> int | None:
+    try:
+        return known_length(iterable)
+    except Exception:
+        return None  # the user's own __len__ failed
+
+
+def _is_over(session: Session) -> bool:
+    """Whether no mark changes anything any more, where the session tells."""
+    return bool(getattr(session, "over", False))
+
+
+def _always() -> bool:
+    return True
+
+
+def _ignore(_event: Any) -> None:
+    """An event after the end."""

@@ -1,0 +1,110 @@
+"""What all causes share: the recoverable time of an edit, and when it counts as found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipyprof.analysis.profile import Profile
+from ipyprof.analysis.program import Program
+from ipyprof.diagnosis import thresholds
+from ipyprof.diagnosis.finding import Finding, Site, Where
+
+NS_PER_MS = 1e6
+
+Edit = Callable[[Profile, Program], Program]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What an edit recovers, per step in ns; ``predicted_ns`` is the step that remains, at least."""
+
+    step_ns: float
+    recoverable_ns: float
+
+    @property
+    def predicted_ns(self) -> float:
+        return self.step_ns - self.recoverable_ns
+
+    @property
+    def share(self) -> float:
+        """Of the step, 0..1."""
+        return self.recoverable_ns / self.step_ns if self.step_ns else 0.0
+
+
+def gain_of(profile: Profile, edited: Program, before: Program | None = None) -> Gain:
+    """What running ``edited`` instead of ``before`` (the recorded program) would recover of the unprofiled step."""
+    assert profile.replayed is not None and profile.step_ns is not None
+    base = profile.replayed.step_ns if before is None else profile.step_without(before)
+    recovered = max(base - profile.step_without(edited), 0.0)
+    step = profile.step_ns if before is None else max(profile.step_ns - (profile.replayed.step_ns - base), 1.0)
+    return Gain(step_ns=step, recoverable_ns=min(recovered, step * 0.999))
+
+
+def is_found(profile: Profile, gain: Gain) -> bool:
+    """Whether a gain is large enough, against the step and against the replay's own error."""
+    share = thresholds.FOUND_SHARE if profile.step_from == "baseline" else thresholds.FOUND_SHARE_NO_BASELINE
+    return gain.share > share and gain.recoverable_ns > thresholds.ERRORS * profile.error_ns
+
+
+def judged(
+    profile: Profile,
+    cause: str,
+    gain: Gain,
+    *,
+    evidence: str,
+    cleared: str = "",
+    advice: str = "",
+    where: Where = Where(),
+    sites: tuple[Site, ...] = (),
+    change: tuple[str, str] | None = None,
+) -> Finding:
+    """The finding for a cause that was there: found, or cleared because removing it gains too little."""
+    found = is_found(profile, gain)
+    return Finding(
+        cause=cause,
+        status="found" if found else "cleared",
+        recoverable_ms=gain.recoverable_ns / NS_PER_MS,
+        predicted_step_ms=gain.predicted_ns / NS_PER_MS,
+        speedup_bound=gain.step_ns / gain.predicted_ns,
+        where=where,
+        sites=sites,
+        evidence=evidence if found or not cleared else cleared,
+        advice=advice if found else "",
+        change=change if found else None,
+    )
+
+
+def absent(profile: Profile, cause: str, evidence: str) -> Finding:
+    """The finding for a cause of which nothing was seen."""
+    step_ms = None if profile.step_ns is None else profile.step_ns / NS_PER_MS
+    return Finding(
+        cause=cause, status="cleared", recoverable_ms=0.0, predicted_step_ms=step_ms, speedup_bound=1.0, evidence=evidence
+    )
+
+
+def unknown(cause: str, reason: str) -> Finding:
+    """The finding for a cause that could not be looked at."""
+    return Finding(cause=cause, status="unknown", evidence=reason)
+
+
+def source_line(profile: Profile, line: int | None) -> str:
+    """The cell's text of a line, or an empty string."""
+    if profile.live is None or not line:
+        return ""
+    lines = profile.live.source.splitlines()
+    return lines[line - 1] if line <= len(lines) else ""
+
+
+def top_lines(lines: np.ndarray[tuple[int], np.dtype[np.int64]], weight: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int]:
+    """Distinct lines (0 = none left out), the heaviest first."""
+    distinct = [line for line in np.unique(lines).tolist() if line > 0]
+    return sorted(distinct, key=lambda line: (-float(weight[lines == line].sum()), line))
+
+
+def ms(ns: float) -> str:
+    """A time in ms for a sentence, with three figures or so."""
+    value = ns / NS_PER_MS
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

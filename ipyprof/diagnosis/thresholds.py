@@ -1,0 +1,46 @@
+"""Every threshold of the verdict, with the run that set it (tables in ``tests/gpu/RESULTS.md``)."""
+
+from __future__ import annotations
+
+# A cause is found when it recovers more than this share of the step: below it the spread of interleaved unprofiled
+# medians on an H200 (1 to 3 %) and the replay's error on GPU-bound loops (1 to 2 %) leave nothing to promise.
+FOUND_SHARE = 0.05
+# Without a baseline the step itself is an estimate.
+FOUND_SHARE_NO_BASELINE = 0.08
+# The gain must also be over this many times what the replay gets wrong on the unedited step.
+ERRORS = 2.0
+
+# The GPU is not waiting when compute kernels fill this share of the step. GPT-2 training on an H200: 0.96 to 0.97;
+# `.item()` between 50 us products: 0.58; sleeping loader: 0.26.
+BUSY_SHARE = 0.85
+# From here to BUSY_SHARE it is nearly busy: same verdict, medium confidence.
+NEARLY_BUSY_SHARE = 0.80
+# Idle time and host work over this share with no cause found cannot be judged.
+UNEXPLAINED_SHARE = 0.20
+
+# A specific cause goes before the residual launch_bound when it recovers this share of the step, or this share of what
+# one graph launch would.
+SPECIFIC_SHARE = 0.15
+SPECIFIC_OF_GRAPH = 0.5
+
+# Replay: the recorded window must be reproduced within this share.
+FIT_SHARE = 0.03
+
+# Copies from this size on are transfers; smaller ones to the host are reads of a value.
+LARGE_COPY_BYTES = 1_000_000
+# Host to device from pinned memory, bytes per second by compute capability (PCIe 3, 4, 5 x16; H200 measured 55e9).
+PINNED_RATE = {7: 12e9, 8: 25e9, 9: 55e9, 10: 55e9, 12: 55e9}
+PINNED_RATE_UNKNOWN = 25e9
+
+# A stretch of Python this long between operators is the program's own work; shorter ones go with the launches around
+# them when a graph replaces those.
+PYTHON_GAP_NS = 100_000
+# One launch of a captured graph on the host (measured 5 to 12 us for 280 nodes on an H200).
+GRAPH_LAUNCH_NS = 10_000.0
+# A graph has nothing to save below this many launches in a step.
+GRAPH_LEAST_LAUNCHES = 10
+
+# Recording may slow the step by this factor before the deflation is called hedged.
+OVERHEAD_WARN = 2.0
+# Spread (90th − 10th percentile over the median) of the unprofiled samples.
+UNSTABLE_SHARE = 0.25

@@ -1,0 +1,149 @@
+"""The cell's own lines with what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ipyprof.report.categories import ACCENT, KERNEL, LOADER, PYTHON, RULE
+from ipyprof.report.formatting import NOT_MEASURED, columns, count_cell, plural, size_text, time_cell
+from ipyprof.report.markup import (
+    ELLIPSIS,
+    MUTED,
+    SMALL,
+    bar,
+    cell,
+    columns_row,
+    div,
+    mono,
+    muted,
+    note,
+    row,
+    span,
+    table,
+    title,
+)
+from ipyprof.report.report import Line, Report
+from ipyprof.report.words import leading_line
+
+LINES_SHOWN = 24
+_FILLING = f"width:100%;{ELLIPSIS};padding-left:0"
+
+
+def lines_section(report: Report) -> str:
+    """The cell's own lines with device time, host time and syncs; empty where no line was measured."""
+    lines = report.lines
+    if not lines:
+        if report.source.kind == "file":
+            return ""
+        return title("Your lines") + note(f"Time per line was {NOT_MEASURED}.", 0)
+    lead = leading_line(report)
+    device, peaks = _measured(lines, "device_ms"), _measured(lines, "peak_bytes")
+    syncs = _measured(lines, "sync_count")
+    device_total = sum(line.device_ms or 0.0 for line in lines)
+    host_total = sum(line.host_ms or 0.0 for line in lines)
+    most = max([*(line.device_ms or 0.0 for line in lines), *(line.host_ms or 0.0 for line in lines), 1e-12])
+    titles = [cell("", header=True), cell("your cell", header=True, style="padding-left:0")]
+    titles += [cell("GPU ms", align="right", header=True), cell("", header=True)] if device else []
+    titles += [cell("host ms", align="right", header=True), cell("", header=True)]
+    titles += [cell("syncs", align="right", header=True)] if syncs else []
+    titles += [cell("peak", align="right", header=True)] if peaks else []
+    body = ""
+    for kept in _kept_lines(lines, lead):
+        if isinstance(kept, int):
+            body += row(cell(""), cell(muted(f"⋯ {plural(kept, 'line')} that cost less"), span_columns=len(titles) - 1))
+            continue
+        leads = kept.line == lead
+        edge = f"border-left:3px solid {ACCENT}" if leads else "border-left:3px solid rgba(0,0,0,0)"
+        cells = [
+            cell(
+                span(mono(str(kept.line)), "font-weight:bold" if leads else MUTED),
+                align="right",
+                style=f"{edge};width:22px;padding:1px 8px 1px 4px",
+            ),
+            cell(_source(kept.source), style=_FILLING),
+        ]
+        if device:
+            cells += _cost(kept.device_ms, device_total, most, KERNEL.fill, bold=False)
+        fill = LOADER.fill if leads and report.verdict.cause == "data_loading" else PYTHON.fill
+        cells += _cost(kept.host_ms, host_total, most, fill, bold=leads)
+        if syncs:
+            number = count_cell(kept.sync_count)
+            cells.append(cell(f"<b>{number}</b>" if leads and kept.sync_count else number, align="right"))
+        if peaks:
+            cells.append(
+                cell(size_text(kept.peak_bytes) if kept.peak_bytes is not None else NOT_MEASURED, align="right")
+            )
+        body += row(*cells)
+    rule = f"border-top:1px solid {RULE}"
+    last = [cell("", style=rule), cell("<b>all lines</b>", style=f"padding-left:0;{rule}")]
+    if device:
+        last += [
+            cell(f"<b>{time_cell(device_total, device_total)}</b>", align="right", style=rule),
+            cell("", style=rule),
+        ]
+    last += [cell(f"<b>{time_cell(host_total, host_total)}</b>", align="right", style=rule), cell("", style=rule)]
+    if syncs:
+        count = sum(line.sync_count or 0.0 for line in lines)
+        last.append(cell(f"<b>{count_cell(count)}</b>", align="right", style=rule))
+    if peaks:
+        last.append(cell("", style=rule))
+    body += row(*last)
+    words = [
+        "host ms: the line's own time."
+        if not device
+        else "GPU ms: the work that the line launched. host ms: its own time."
+    ]
+    if syncs:
+        words.append("A sync is a place where Python waits for the GPU.")
+    main = title("Your lines", "per step") + table(row(*titles), body)
+    return columns_row(main, div("<br>".join(words), f"{SMALL};margin-top:21px"))
+
+
+def lines_height(report: Report) -> int:
+    """About how many pixels ``lines_section`` takes."""
+    return 62 + 18 * len(_kept_lines(report.lines, leading_line(report))) if report.lines else 40
+
+
+def _measured(lines: Sequence[Line], name: str) -> bool:
+    return any(getattr(line, name) is not None for line in lines)
+
+
+def _source(source: str) -> str:
+    """One line of code with its indentation, the full line on hover where it was shortened."""
+    line = source.expandtabs(4).rstrip("\n")
+    short = line if columns(line) <= 62 else line[:61] + "…"
+    return span(mono(short, indent=True), "white-space:nowrap", title="" if short == line else line[:1000])
+
+
+def _cost(ms: float | None, total: float, most: float, fill: str, *, bold: bool) -> list[str]:
+    number = time_cell(ms, total)
+    drawn = bar(ms / most, fill, width="44px") if ms else ""
+    return [
+        cell(f"<b>{number}</b>" if bold else number, align="right", style="padding-right:6px"),
+        cell(drawn, style="padding-left:0;width:44px"),
+    ]
+
+
+def _kept_lines(lines: Sequence[Line], lead: int | None) -> list[Line | int]:
+    """All lines of a short cell; of a long one the costliest, with the number of lines left out between them."""
+    if len(lines) <= LINES_SHOWN:
+        return list(lines)
+    ranked = sorted(
+        lines,
+        key=lambda line: (
+            line.line != lead,
+            -((line.device_ms or 0.0) + (line.host_ms or 0.0) + (line.sync_count or 0.0) * 1e-6),
+        ),
+    )
+    chosen = {line.line for line in ranked[: LINES_SHOWN - 6]}
+    kept: list[Line | int] = []
+    left_out = 0
+    for line in lines:
+        if line.line in chosen:
+            if left_out:
+                kept.append(left_out)
+            left_out = 0
+            kept.append(line)
+        else:
+            left_out += 1
+    return [*kept, left_out] if left_out else kept

@@ -1,0 +1,158 @@
+"""HTML in style attributes: the few elements that the dashboard is made of, escaped by default.
+
+JupyterLab stripes table rows, fixes columns and colours code; each style here undoes that. Text gets no colour, so
+that it inherits the theme's.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+
+from ipyprof.report.categories import RULE, TRACK
+from ipyprof.report.formatting import columns, printable, shorten
+
+CARD = 1080
+MAIN = 700
+NOTES = 336
+MUTED = "opacity:.72"
+ELLIPSIS = "max-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+SMALL = "font-size:12px;line-height:17px"
+_FONT = "font-family:'Helvetica Neue','Segoe UI',Arial,sans-serif"
+_MONO = "font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;font-size:12px"
+_CELL = "background:transparent;border:0;padding:1px 10px;line-height:16px;font-size:13px;vertical-align:middle"
+
+
+def escape(text: str) -> str:
+    """``text`` safe inside elements and attributes, control characters and lone surrogates replaced."""
+    return html.escape(printable(text), quote=True)
+
+
+def element(tag: str, content: str, style: str = "", **attributes: str) -> str:
+    """``<tag style=... ...>content</tag>``; ``content`` is HTML, attribute values are text."""
+    parts = [f' style="{html.escape(style, quote=True)}"'] if style else []
+    parts += [f' {name}="{escape(value)}"' for name, value in attributes.items() if value]
+    return f"<{tag}{''.join(parts)}>{content}</{tag}>"
+
+
+def div(content: str, style: str = "") -> str:
+    return element("div", content, style)
+
+
+def span(content: str, style: str = "", title: str = "") -> str:
+    return element("span", content, style, title=title)
+
+
+def muted(content: str) -> str:
+    return span(content, MUTED)
+
+
+def mono(text: str, *, indent: bool = False, bold: bool = False) -> str:
+    """Code: ``text`` escaped; with ``indent`` every space is kept."""
+    safe = escape(text.expandtabs(4))
+    if indent:
+        safe = safe.replace("  ", "&nbsp; ").replace("  ", " &nbsp;")
+        if safe.startswith(" "):
+            safe = "&nbsp;" + safe[1:]
+    return span(safe, f"{_MONO};font-weight:bold" if bold else _MONO)
+
+
+def code_name(text: str, width: int) -> str:
+    """A name as code on one line, at most ``width`` columns, the full one on hover."""
+    line = " ".join(text.split())
+    short = shorten(line, width)
+    return span(mono(short), "white-space:nowrap", title="" if short == line else shorten(line, 1000))
+
+
+def title(name: str, more: str = "") -> str:
+    """A section's title; ``more`` is text."""
+    tail = f"&nbsp; {muted(escape(more))}" if more else ""
+    return div(f"<b>{escape(name)}</b>{tail}", "font-size:13px;line-height:18px;margin:0 0 3px 0")
+
+
+def note(content: str, top: int = 4) -> str:
+    return div(content, f"{SMALL};margin-top:{top}px")
+
+
+def section(content: str, *, first: bool = False) -> str:
+    border = "" if first else f"border-top:1px solid {RULE};"
+    return div(content, f"{border}padding:8px 0 9px 0")
+
+
+def columns_row(main: str, notes: str, *, reverse: bool = False) -> str:
+    """``main`` with ``notes`` at its right, below it on a narrow page; ``reverse``: notes come first in the text."""
+    if not notes:
+        return div(main, f"max-width:{MAIN}px")
+    left = div(main, f"flex:1 1 {MAIN - 40}px;min-width:0;max-width:100%")
+    right = div(notes, f"flex:1 1 {NOTES - 36}px;min-width:0;max-width:100%")
+    if reverse:
+        return div(right + left, "display:flex;flex-flow:row-reverse wrap;gap:8px 36px;align-items:flex-start")
+    return div(left + right, "display:flex;flex-wrap:wrap;gap:4px 36px;align-items:flex-start")
+
+
+def chip(text: str, fill: str, ink: str) -> str:
+    style = "font-weight:bold;font-size:12px;padding:0 5px;border-radius:3px;white-space:nowrap"
+    return span(escape(text), f"background:{fill};color:{ink};{style}")
+
+
+def swatch(fill: str) -> str:
+    look = f"background:{fill}" if fill else "border:1px solid #787878"
+    return span(
+        "", f"display:inline-block;width:9px;height:9px;border-radius:2px;margin-right:7px;box-sizing:border-box;{look}"
+    )
+
+
+def bar(share: float, fill: str, *, width: str = "100%", track: bool = False) -> str:
+    """A bar of 9 px; a share above 0 is at least a hair wide."""
+    length = f"{max(min(share, 1.0) * 100, 0.8):.1f}%" if share > 0 else "0"
+    inner = div("", f"width:{length};height:9px;background:{fill};border-radius:1px")
+    background = f";background:{TRACK}" if track else ""
+    return div(inner, f"width:{width};height:9px{background}")
+
+
+def cell(content: str, *, align: str = "left", style: str = "", span_columns: int = 1, header: bool = False) -> str:
+    look = f"{_CELL};text-align:{align}"
+    if header:
+        look += ";font-size:12px;font-weight:normal;white-space:nowrap"
+        content = muted(content)
+    if align == "right":
+        look += ";white-space:nowrap;font-variant-numeric:tabular-nums"
+    if style:
+        look += f";{style}"
+    more = {"colspan": str(span_columns)} if span_columns > 1 else {}
+    return element("th" if header else "td", content, look, align=align, **more)
+
+
+def row(*cells: str, style: str = "") -> str:
+    return element("tr", "".join(cells), f"background:transparent;border:0{';' + style if style else ''}")
+
+
+def table(head: str, body: str, style: str = "") -> str:
+    look = (
+        "border-collapse:collapse;border:0;table-layout:auto;width:100%;margin:0;background:transparent;font-size:13px"
+    )
+    upper = element("thead", head, f"border:0;border-bottom:1px solid {RULE};background:transparent") if head else ""
+    return element("table", upper + f"<tbody>{body}</tbody>", f"{look};{style}" if style else look)
+
+
+def picture(png: bytes, alt: str, width: float) -> str:
+    """The PNG as a ``data:`` image, ``width`` CSS pixels wide or as wide as the page allows."""
+    data = base64.b64encode(png).decode("ascii")
+    style = f"width:{width:.0f}px;max-width:100%;height:auto;display:block;margin:0;background:transparent"
+    return f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}" width="{width:.0f}" style="{style}">'
+
+
+def details(summary: str, content: str, *, more: str = "") -> str:
+    """A folded part; ``summary`` and ``more`` are text, ``content`` is HTML."""
+    head = f"{escape(summary)}{'&nbsp; ' + muted(escape(more)) if more else ''}"
+    line = element("summary", head, "font-size:13px;line-height:20px;cursor:pointer")
+    return element("details", line + div(content, "padding:4px 0 6px 0"), "margin:0")
+
+
+def card(content: str) -> str:
+    return div(content, f"{_FONT};font-size:13px;line-height:17px;max-width:{CARD}px;text-align:left")
+
+
+def text_fits(text: str, pixels: float, *, bold: bool = True) -> bool:
+    """Whether ``text`` of 12 px fits into ``pixels``, by the mean width of a character."""
+    return columns(text) * (6.5 if bold else 5.8) + 12 <= pixels

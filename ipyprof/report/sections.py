@@ -1,0 +1,323 @@
+"""The dashboard's sections around pictures: verdict, step, heartbeat, timeline. Each function returns HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ipyprof.report.categories import (
+    ACCENT,
+    ACCENT_INK,
+    BY_KEY,
+    KERNEL,
+    OTHER,
+    OUTLINE,
+    Category,
+    Part,
+    culprit_of,
+    step_parts,
+    unmeasured,
+)
+from ipyprof.report.formatting import (
+    NOT_MEASURED,
+    TIMES,
+    percent_cell,
+    percent_whole,
+    plural,
+    size_text,
+    time_cell,
+    time_text,
+)
+from ipyprof.report.markup import (
+    MUTED,
+    SMALL,
+    cell,
+    chip,
+    columns_row,
+    div,
+    escape,
+    mono,
+    muted,
+    note,
+    picture,
+    row,
+    span,
+    swatch,
+    table,
+    text_fits,
+    title,
+)
+from ipyprof.report.plots import DONUT_SIZE, HEARTBEAT_SIZE, donut, heartbeat
+from ipyprof.report.report import Report
+from ipyprof.report.timeline import WIDTH, magnification, timeline
+from ipyprof.report.words import cause_subject, clock_text, device_text, facts, steps_text, without_label
+
+_BAR_PIXELS = 632.0  # the bar in a browser 800 wide: what fits there fits everywhere
+_ONE_LINE = "overflow:hidden;white-space:nowrap"
+_LANE_WORDS = {
+    "data_loading": "host in the data loader",
+    "cpu": "host in Python, operators",
+    "runtime": "host in CUDA calls: launches, syncs",
+    "kernel": "GPU computes",
+    "memcpy": "GPU copies",
+    "memset": "GPU copies",
+    "communication": "communication",
+    "other": "other",
+}
+
+
+def verdict_section(report: Report) -> str:
+    """The rule at the left, the eyebrow, the sentence, five facts, the change as a diff."""
+    verdict = report.verdict
+    rule = {"compute_bound": KERNEL.fill, "inconclusive": OUTLINE}.get(verdict.cause, ACCENT)
+    subject, rest = cause_subject(verdict.cause)
+    eyebrow = [
+        f"<b>{escape(subject)}</b>{escape(rest)}",
+        f"confidence <b>{escape(verdict.confidence)}</b>",
+        escape(verdict.bound) if verdict.bound != "unknown" else "",
+        escape(device_text(report)),
+        escape(steps_text(report)),
+        escape(report.source.name) if report.source.name else "",
+    ]
+    dot = "&nbsp; · &nbsp;"
+    lines = [
+        div(dot.join(part for part in eyebrow if part), f"{SMALL};opacity:.8"),
+        div(
+            escape(verdict.headline),
+            "font-size:20px;line-height:25px;font-weight:bold;margin:2px 0 5px 0;max-width:980px",
+        ),
+    ]
+    if report.source.partial:
+        lines.append(
+            div(f"{chip('! partial', ACCENT, ACCENT_INK)}&nbsp; {escape(report.source.partial)}", "margin:0 0 5px 0")
+        )
+    shown = [
+        div(
+            div(escape(fact.name), f"{SMALL};{MUTED}")
+            + div(
+                escape(fact.value),
+                "font-size:17px;line-height:21px;font-weight:bold" if fact.measured else f"line-height:21px;{MUTED}",
+            ),
+            "white-space:nowrap",
+        )
+        for fact in facts(report)
+    ]
+    lines.append(div("".join(shown), "display:flex;flex-wrap:wrap;gap:2px 24px"))
+    if verdict.advice:
+        lines.append(div(escape(verdict.advice), "margin-top:6px"))
+    if verdict.change is not None:
+        lines.append(_diff(*verdict.change))
+    if verdict.confidence != "high" and verdict.reasons:
+        why = " ".join(reason if reason.endswith(".") else f"{reason}." for reason in verdict.reasons)
+        lines.append(
+            div(f"{muted(f'Why {escape(verdict.confidence)} confidence:')} {escape(why)}", f"{SMALL};margin-top:4px")
+        )
+    return div("".join(lines), f"border-left:4px solid {rule};padding:1px 0 3px 14px;margin:2px 0 10px 0")
+
+
+def step_section(report: Report) -> str:
+    """The step as bars, without the cause below on the same scale, as a table and as a donut."""
+    culprit = culprit_of(report.verdict.cause)
+    parts = step_parts(report.breakdown, culprit)
+    step_ms = report.steps.step_ms
+    head = title("One step", _step_subtitle(report))
+    if not parts or step_ms is None or not step_ms > 0:
+        return head + note(f"The step's time was {NOT_MEASURED}.")
+    main = head + _bar(clock_text(report), time_text(step_ms), parts, step_ms, culprit)
+    without = report.views.get("without")
+    if isinstance(without, dict) and isinstance(without.get("breakdown"), dict) and without.get("step_ms") is not None:
+        name = without_label(report)
+        rest = step_parts(without["breakdown"], culprit)
+        main += _bar(
+            name[0].upper() + name[1:], f"≥ {time_text(without['step_ms'])}", rest, step_ms, culprit, gain=True
+        )
+    main += _step_table(report, parts, culprit)
+    png, alt = donut(parts, step_ms, culprit=culprit)
+    image = picture(png, alt, DONUT_SIZE[0])
+    if all(not part.category.works for part in parts):
+        caption = "the host's step: GPU time is not available"
+    else:
+        caption = "thick ring: GPU works &nbsp;&nbsp; thin ring: GPU waits"
+    beside = div(image, "display:flex;justify-content:center") + div(caption, f"{SMALL};text-align:center")
+    if culprit is None and report.verdict.cause in ("host_sync", "launch_bound", "unstable_shapes"):
+        more = " The dashed box shows how much." if without else ""
+        beside += note(f"No slice is the culprit: the cost is that the GPU is left without queued work.{more}")
+    return columns_row(main, beside)
+
+
+def memory_section(report: Report) -> str:
+    """The heartbeat with its peak, and who holds memory then."""
+    view = report.views.get("heartbeat")
+    memory = report.memory
+    drawn = heartbeat(view, memory) if isinstance(view, dict) else None
+    process = isinstance(view, dict) and not view.get("allocated") and bool(view.get("process"))
+    whose = "of this process" if process or report.device is None else "allocated on the GPU"
+    more = f"{whose}, {plural(report.steps.count, 'recorded step')}"
+    head = title("Memory heartbeat", more if drawn or memory else "")
+    if drawn is None and memory is None:
+        return head + note(f"Memory was {NOT_MEASURED}.", 0)
+    main = head
+    main += picture(*drawn, HEARTBEAT_SIZE[0]) if drawn is not None else note(f"The curve was {NOT_MEASURED}.", 0)
+    if memory is None:
+        return columns_row(main, "")
+    place = f" at <b>line {memory.peak_line}</b>" if memory.peak_line is not None else ""
+    where = f" in {mono(' '.join(memory.peak_operator.split())[:80])}" if memory.peak_operator else ""
+    growth = memory.growth_bytes_per_step
+    if growth is None:
+        grows = f"growth {NOT_MEASURED}"
+    elif growth == 0:
+        grows = "no growth per step"
+    else:
+        grows = f"{size_text(growth)} {'more' if growth > 0 else 'less'} after each step".replace("−", "")
+    text = f"Peak <b>{size_text(memory.peak_bytes)}</b>{place}{where}; {grows}."
+    if memory.reserved_peak_bytes is not None:
+        text += f" Reserved: {size_text(memory.reserved_peak_bytes)}."
+    beside = div(text, f"{SMALL};margin-top:21px;overflow-wrap:anywhere")
+    if memory.holders:
+        held = [
+            f"{mono(holder.name[:60])} {size_text(holder.bytes)}{f' (line {holder.line})' if holder.line else ''}"
+            for holder in memory.holders[:6]
+        ]
+        rest = memory.holders[6:]
+        if rest:
+            held.append(f"{len(rest)} more {size_text(sum(holder.bytes for holder in rest))}")
+        beside += div("At the peak: " + " · ".join(held) + ".", f"{SMALL};overflow-wrap:anywhere")
+    return columns_row(main, beside)
+
+
+def timeline_section(report: Report) -> str:
+    """One recorded step's lanes with a legend; empty without the view."""
+    view = report.views.get("timeline")
+    drawn = timeline(view) if isinstance(view, dict) else None
+    if drawn is None or not isinstance(view, dict):
+        return ""
+    seen = {segment[2] for lane in view["lanes"] for segment in lane["segments"]}
+    entries: dict[str, str] = {}
+    for key, words in _LANE_WORDS.items():
+        if key in seen:
+            entries.setdefault(words, swatch(BY_KEY[key].fill))
+    if view.get("bubble"):
+        entries["worst bubble"] = swatch(ACCENT)
+    legend = "".join(span(mark + escape(words), "white-space:nowrap") for words, mark in entries.items())
+    beside = div(legend, f"{SMALL};display:flex;flex-wrap:wrap;gap:2px 18px;margin-top:2px")
+    return columns_row(picture(*drawn, WIDTH), beside)
+
+
+def timeline_subtitle(report: Report) -> str:
+    """Such as ``recorded clock; lower part magnified 27×``."""
+    view = report.views.get("timeline")
+    factor = magnification(view) if isinstance(view, dict) else None
+    return "recorded clock" + (f"; lower part magnified {factor:.0f}{TIMES}" if factor is not None else "")
+
+
+def _diff(before: str, after: str) -> str:
+    lines = []
+    for sign, text, bold in (("−", before, False), ("+", after, True)):
+        for line in text.splitlines() or [""]:
+            content = mono(f"{sign} {line}", indent=True, bold=bold)
+            lines.append(div(content if bold else muted(content), "line-height:18px;overflow-wrap:anywhere"))
+    look = "background:rgba(128,128,128,.12);border-radius:3px;padding:3px 9px;margin-top:5px;max-width:880px"
+    return div("".join(lines), look)
+
+
+def _step_subtitle(report: Report) -> str:
+    overhead = report.steps.overhead
+    if report.source.kind == "file" and overhead is None:
+        return "from a file: the recording's own cost is taken out"
+    if overhead is None and report.steps.baseline == "none" and report.device is not None:
+        return "mark to mark; no step ran without the profiler"
+    return "mark to mark"
+
+
+def _bar(
+    name: str, number: str, parts: Sequence[Part], scale_ms: float, culprit: Category | None, *, gain: bool = False
+) -> str:
+    """One bar on the scale of ``scale_ms``; with ``gain`` the rest up to it is dashed: recoverable."""
+    number = f"<b>{escape(number)}</b>"
+    total = sum(part.ms for part in parts)
+    pieces = []
+    for part in parts:
+        width = part.ms / scale_ms
+        if width <= 0:
+            continue
+        look = f"flex:0 0 auto;width:{min(width, 1) * 100:.2f}%;height:24px;line-height:24px;{_ONE_LINE}"
+        look += ";box-sizing:border-box;border-right:1px solid rgba(255,255,255,.55);font-weight:bold"
+        look += (
+            f";background:{part.category.fill};color:{part.category.ink}"
+            if part.category is not OTHER
+            else f";border:1px solid {OUTLINE}"
+        )
+        full = f"{part.category.label} {percent_whole(part.share)}"
+        room = width * _BAR_PIXELS
+        if text_fits(full, room):
+            pieces.append(div(f"&nbsp; {escape(full)}", f"{look};font-size:12px"))
+        elif text_fits(percent_whole(part.share), room):
+            hidden = span(escape(part.category.label) + " ", "font-size:0")
+            pieces.append(div(f"&nbsp;{hidden}{percent_whole(part.share)}", f"{look};font-size:12px"))
+        else:
+            pieces.append(div(span(f"{escape(full)}; ", "font-size:0"), f"{look};font-size:0"))
+    if gain and scale_ms - total > 1e-9:
+        share = (scale_ms - total) / scale_ms
+        amount = f"at most {time_text(scale_ms - total)} ({percent_whole(share)})"
+        room = share * _BAR_PIXELS
+        text = next((one for one in (f"recoverable: {amount}", amount) if text_fits(one, room, bold=False)), "")
+        look = f"flex:1 1 0;height:24px;line-height:22px;box-sizing:border-box;font-size:12px;{_ONE_LINE}"
+        look += f";border:1px dashed {ACCENT}"
+        if text:
+            pieces.append(div(f"&nbsp; {text}", look))
+        else:
+            pieces.append(div(span(f"recoverable: {amount}", "font-size:0"), look))
+            number = f"{muted(f'recoverable: {amount}')} &nbsp; {number}"
+    label = div(span(escape(name)) + span(number), f"{SMALL};display:flex;justify-content:space-between;gap:12px")
+    return div(label + div("".join(pieces), "display:flex;width:100%;height:24px"), "margin-bottom:5px")
+
+
+def _step_table(report: Report, parts: Sequence[Part], culprit: Category | None) -> str:
+    """The parts in bar order, in two groups side by side."""
+    step_ms = report.steps.step_ms
+    groups = (
+        ("GPU works", [part for part in parts if part.category.works]),
+        ("GPU waits while the host does", [part for part in parts if not part.category.works]),
+    )
+    missing = unmeasured(report.breakdown)
+    tables = []
+    for name, group in groups:
+        if not group:
+            continue
+        if not any(part.category.works for part in parts):
+            name = "The host does"
+        head = row(
+            cell("", header=True),
+            cell("ms", align="right", header=True),
+            cell("% of step", align="right", header=True, style="padding:1px 0 1px 6px"),
+        )
+        total = sum(part.ms for part in group)
+        body = row(
+            cell(f"<b>{escape(name)}</b>", style="padding-left:0;white-space:nowrap"),
+            cell(f"<b>{time_cell(total, step_ms)}</b>", align="right"),
+            cell(
+                f"<b>{percent_cell(sum(part.share for part in group))}</b>",
+                align="right",
+                style="padding:1px 0 1px 6px",
+            ),
+        )
+        for part in group:
+            if part.ms == 0 and part.category is not culprit:
+                continue
+            mark = ""
+            if part.category is culprit:
+                mark = "&nbsp; " + chip("bottleneck", ACCENT, ACCENT_INK)
+            body += row(
+                cell(
+                    swatch(part.category.fill) + escape(part.category.label) + mark,
+                    style="padding-left:0;white-space:nowrap",
+                ),
+                cell(time_cell(part.ms, step_ms), align="right"),
+                cell(percent_cell(part.share), align="right", style="padding:1px 0 1px 6px"),
+            )
+        tables.append(div(table(head, body), "flex:1 1 280px;min-width:0"))
+    text = div("".join(tables), "display:flex;flex-wrap:wrap;gap:2px 24px;align-items:flex-start;margin-top:2px")
+    if missing:
+        names = ", ".join(category.label for category in missing)
+        reason = " (no GPU)" if report.device is None else ""
+        text += note(f"{escape(names)}: {NOT_MEASURED}{reason}.", 2)
+    return text

@@ -1,0 +1,247 @@
+"""The report as plain text, for terminals and ``text/plain``."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable
+
+from ipyprof.report.categories import culprit_of, step_parts, unmeasured
+from ipyprof.report.formatting import (
+    NOT_MEASURED,
+    columns,
+    count_cell,
+    gain_text,
+    percent_cell,
+    percent_short,
+    printable,
+    shorten,
+    size_text,
+    time_cell,
+    time_text,
+)
+from ipyprof.report.report import Operator, Report
+from ipyprof.report.words import (
+    BOUND,
+    STATUS,
+    TENSOR_CORE,
+    TRUST,
+    cause_checked,
+    cause_subject,
+    check_rows,
+    check_summary,
+    clock_text,
+    device_text,
+    facts,
+    leading_line,
+    steps_text,
+)
+
+TOP = 10
+LINES_SHOWN = 12
+NARROWEST = 60
+_GLUE = "\u00a0"  # keeps a number and its unit on one line
+_NUMBER = re.compile(r"(\d) ((?:%|ms|µs|s|[kMGT]?B)(?!\w))")
+
+
+def render_text(report: Report, width: int = 80) -> str:
+    """The report in lines of at most ``width`` columns (60 at least), the verdict first."""
+    width = max(width, NARROWEST)
+    parts = [
+        _verdict(report, width),
+        _step(report, width),
+        _operators(report, width),
+        _memory(report, width),
+        _lines(report, width),
+        _checks(report, width),
+        _trust(report, width),
+    ]
+    text = "\n\n".join("\n".join(line.rstrip() for line in part) for part in parts if part)
+    return printable(text) + "\n"
+
+
+def _verdict(report: Report, width: int) -> list[str]:
+    verdict = report.verdict
+    subject, rest = cause_subject(verdict.cause)
+    eyebrow = [
+        f"{subject}{rest}",
+        verdict.bound if verdict.bound != "unknown" else "",
+        f"confidence {verdict.confidence}",
+        device_text(report),
+        steps_text(report),
+        report.source.name or "",
+    ]
+    lines = _wrap(" · ".join(part for part in eyebrow if part), width)
+    lines += _wrap(verdict.headline, width)
+    if report.source.partial:
+        lines += _wrap(f"! partial: {report.source.partial}", width)
+    lines += _wrap(" · ".join(f"{fact.name} {fact.value}".replace(" ", _GLUE) for fact in facts(report)), width)
+    lines += _wrap(verdict.advice, width)
+    if verdict.change is not None:
+        for sign, text in zip("-+", verdict.change, strict=True):
+            lines += [f"  {sign} {shorten(line.expandtabs(4), width - 4)}" for line in text.splitlines() or [""]]
+    if verdict.next_text:
+        lines += _wrap(verdict.next_text[0].upper() + verdict.next_text[1:] + ".", width)
+    if verdict.confidence != "high" and verdict.reasons:
+        lines += _wrap(f"Why {verdict.confidence} confidence: {'; '.join(verdict.reasons)}.", width)
+    return lines
+
+
+def _step(report: Report, width: int) -> list[str]:
+    step_ms = report.steps.step_ms
+    parts = step_parts(report.breakdown, culprit_of(report.verdict.cause))
+    if step_ms is None or not parts:
+        return [f"One step: {NOT_MEASURED}."]
+    lines = [f"One step   {time_text(step_ms)}   ({clock_text(report)[5:]})"]
+    room = width - 47
+    for part in parts:
+        if part.ms == 0 and part.category is not culprit_of(report.verdict.cause):
+            continue
+        mark = "!" if part.category is culprit_of(report.verdict.cause) else " "
+        does = "works" if part.category.works else "waits"
+        if all(not one.category.works for one in parts):
+            does = ""
+        drawn = "█" * round(part.share * room) or ("▏" if part.share > 0 else "")
+        amount = f"{time_cell(part.ms, step_ms):>9} ms{percent_cell(part.share):>6} %"
+        lines.append(f"{mark} {part.category.label:<18} {does:<6}{amount}  {drawn}")
+    missing = unmeasured(report.breakdown)
+    if missing:
+        reason = " (no GPU)" if report.device is None else ""
+        lines += _wrap(f"  {', '.join(category.label for category in missing)}: {NOT_MEASURED}{reason}.", width)
+    without = report.views.get("without")
+    if isinstance(without, dict) and report.verdict.predicted_step_ms is not None:
+        gain = report.verdict.recoverable_ms
+        lines.append(f"  recoverable: at most {time_text(gain)}")
+    use = report.utilization
+    rungs = [
+        ("nvidia-smi", use.nvml),
+        ("GPU computes", use.kernel_busy),
+        ("SMs covered", use.sm_coverage),
+        ("MFU", use.mfu),
+    ]
+    if any(share is not None for _, share in rungs):
+        lines += _wrap("GPU used: " + " · ".join(f"{name} {percent_short(share)}" for name, share in rungs), width)
+    return lines
+
+
+def _operators(report: Report, width: int) -> list[str]:
+    device = any(operator.self_device_ms is not None for operator in report.operators)
+
+    def own(operator: Operator) -> float:
+        return (operator.self_device_ms or 0.0) if device else operator.self_host_ms
+
+    ranked = sorted((one for one in report.operators if own(one) > 0), key=own, reverse=True)
+    side = "device" if device else "host"
+    if not ranked:
+        return [f"Top operators: {NOT_MEASURED}."]
+    total = sum(own(operator) for operator in ranked)
+    room = min(width - 51, 48) if device else min(width - 27, 60)
+    head = f"{'Top operators, ' + side + ' self time':<{room + 3}}{'ms':>8}{'%':>7}{'calls':>8}"
+    lines = [head + ("  bound by   Tensor Cores" if device else "")]
+    for number, one in enumerate(ranked[:TOP], start=1):
+        name = _padded(" ".join(printable(one.name).split()), room)
+        line = f"{number:>2} {name}{time_cell(own(one), total):>8}{percent_cell(own(one) / total):>7}"
+        line += f"{count_cell(one.calls):>8}"
+        if device:
+            bound = f"{BOUND.get(one.bound, '?')} {one.bound}"
+            core = f"{TENSOR_CORE[one.tensor_core]} {one.tensor_core}" if one.tensor_core in TENSOR_CORE else "n/a"
+            line += f"  {bound:<9}  {core}"
+        lines.append(line)
+    left = ranked[TOP:]
+    if left:
+        rest = sum(own(operator) for operator in left)
+        lines.append(
+            f"   {_padded(f'{len(left)} more', room)}{time_cell(rest, total):>8}{percent_cell(rest / total):>7}"
+        )
+    lines.append(f"   {_padded(f'all {side} time', room)}{time_cell(total, total):>8}{'100.0':>7}")
+    return lines
+
+
+def _memory(report: Report, width: int) -> list[str]:
+    memory = report.memory
+    if memory is None:
+        return [f"Memory: {NOT_MEASURED}."]
+    text = f"Memory peak {size_text(memory.peak_bytes)}"
+    if report.device is None:
+        text += " of the process"
+    if memory.peak_line is not None:
+        text += f" at line {memory.peak_line}"
+    if memory.peak_operator:
+        text += f" in {shorten(' '.join(memory.peak_operator.split()), 60)}"
+    if memory.reserved_peak_bytes is not None:
+        text += f"; reserved {size_text(memory.reserved_peak_bytes)}"
+    growth = memory.growth_bytes_per_step
+    if growth is not None:
+        text += f"; {size_text(growth)} more after each step" if growth > 0 else "; no growth per step"
+    lines = _wrap(f"{text}.", width)
+    if memory.holders:
+        held = " · ".join(f"{shorten(holder.name, 40)} {size_text(holder.bytes)}" for holder in memory.holders[:6])
+        lines += _wrap(f"At the peak: {held}", width)
+    return lines
+
+
+def _lines(report: Report, width: int) -> list[str]:
+    """The lines that cost anything, in the cell's order: the costliest twelve of a long cell."""
+    if not report.lines:
+        return [] if report.source.kind == "file" else [f"Your lines: {NOT_MEASURED}."]
+    lead = leading_line(report)
+    device = any(line.device_ms is not None for line in report.lines)
+    costly = sorted(
+        (line for line in report.lines if line.device_ms or line.host_ms or line.sync_count or line.line == lead),
+        key=lambda line: (line.line != lead, -(line.device_ms or 0.0) - (line.host_ms or 0.0)),
+    )
+    kept = sorted(costly[:LINES_SHOWN], key=lambda line: line.line)
+    room = width - 36
+    device_total = sum(line.device_ms or 0.0 for line in report.lines)
+    host_total = sum(line.host_ms or 0.0 for line in report.lines)
+    titles = f"{'GPU ms':>10}{'host ms':>10}{'syncs':>8}" if device else f"{'':>10}{'host ms':>10}"
+    lines = [f"{'Your lines with a cost, per step':<{room + 7}}{titles}"]
+    for line in kept:
+        mark = "!" if line.line == lead else " "
+        source = _padded(printable(line.source.expandtabs(4).strip("\n")), room)
+        gpu = time_cell(line.device_ms, device_total) if device else ""
+        syncs = count_cell(line.sync_count) if device and line.sync_count is not None else ""
+        lines.append(f"{mark}{line.line:>4}  {source}{gpu:>10}{time_cell(line.host_ms, host_total):>10}{syncs:>8}")
+    return lines
+
+
+def _checks(report: Report, width: int) -> list[str]:
+    lines = [f"What was checked: {check_summary(report)}"]
+    largest = max((finding.recoverable_ms or 0.0 for finding in report.findings), default=0.0)
+    for one in check_rows(report):
+        mark, word = STATUS.get(one.status, ("?", one.status))
+        names = cause_checked(one.causes[0]) if len(one.causes) == 1 else ", ".join(one.causes)
+        gain = "" if one.gain_ms is None else f", at most {gain_text(one.gain_ms, largest)}"
+        text = f"{mark} {word:<8} {names}{gain}" + (f": {one.evidence}" if one.evidence else "")
+        lines += _wrap(text, width, indent=11)
+    return lines
+
+
+def _trust(report: Report, width: int) -> list[str]:
+    checks = sorted(report.trust, key=lambda one: one.status == "ok")
+    text = f"Trust: {report.verdict.confidence}. " + "  ".join(
+        f"{TRUST.get(one.status, '?')} {one.text}" for one in checks
+    )
+    return _wrap(text, width)
+
+
+def _wrap(text: str, width: int, indent: int = 0) -> list[str]:
+    """Lines of at most ``width`` columns; wide characters count two."""
+    lines: list[str] = []
+    whole = _NUMBER.sub(rf"\1{_GLUE}\2", printable(text))
+    for line in textwrap.wrap(whole, width, subsequent_indent=" " * indent, break_on_hyphens=False):
+        lines += _split(line.replace(_GLUE, " "), width)
+    return lines
+
+
+def _split(line: str, width: int) -> Iterable[str]:
+    while columns(line) > width:
+        kept = shorten(line, width + 1)[:-1]
+        yield kept
+        line = line[len(kept) :]
+    yield line
+
+
+def _padded(text: str, width: int) -> str:
+    short = shorten(text, width)
+    return short + " " * (width - columns(short))

@@ -1,0 +1,252 @@
+"""The words for causes, ratings and marks that text and dashboard share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipyprof.diagnosis.finding import Finding
+from ipyprof.report.categories import step_parts, waiting_share
+from ipyprof.report.formatting import NOT_MEASURED, percent_whole, plural, rate_text, speedup_text, time_text
+from ipyprof.report.report import Report
+
+# identifier: (subject of the eyebrow, how it goes on, name as the next bottleneck)
+_CAUSES = {
+    "data_loading": ("Data loading", " holds this step back", "data loading"),
+    "host_sync": ("Host waits for the GPU", ", then the GPU waits for the host", "reads of a value"),
+    "allocator": ("The memory allocator", " holds this step back", "memory allocator"),
+    "transfer": ("Copies", " hold this step back", "copies"),
+    "cpu_bound": ("Python on the CPU", " holds this step back", "Python, operators"),
+    "launch_bound": ("Kernel launches", " hold this step back", "launches"),
+    "communication": ("Communication", " holds this step back", "communication"),
+    "straggler": ("A late rank", " holds this step back", "a late rank"),
+    "unstable_shapes": ("Changing shapes", " hold this step back", "changing shapes"),
+    "tensor_cores": ("Products without Tensor Cores", " hold this step back", "Tensor Cores"),
+    "misaligned_shapes": ("Misaligned shapes", " hold this step back", "misaligned shapes"),
+    "memory_bound": ("Memory bandwidth", " holds this step back", "memory bandwidth"),
+    "compute_bound": ("✓ Healthy", ": nothing to cure", "GPU computing"),
+    "inconclusive": ("? Could not tell", "", NOT_MEASURED),
+}
+
+# A second name beside the identifier in the list of what was checked.
+_CHECKED = {
+    "data_loading": "a batch",
+    "host_sync": "reads of a value",
+    "allocator": "cudaMalloc, cudaFree",
+    "transfer": "copies",
+    "cpu_bound": "Python, operators",
+    "launch_bound": "short kernels",
+    "communication": "exposed collectives",
+    "straggler": "a late rank",
+    "unstable_shapes": "changing shapes",
+    "tensor_cores": "precision",
+    "misaligned_shapes": "odd sizes",
+    "memory_bound": "bytes moved",
+}
+
+# The step without the cause, as a fact under the headline.
+_WITHOUT = {
+    "data_loading": "without the wait",
+    "host_sync": "without the reads",
+    "allocator": "without the calls",
+    "transfer": "without the copies",
+    "cpu_bound": "without that work",
+    "launch_bound": "as one graph",
+    "communication": "without the wait",
+    "straggler": "without the wait",
+    "unstable_shapes": "with steady shapes",
+    "tensor_cores": "on Tensor Cores",
+    "misaligned_shapes": "with padded sizes",
+    "memory_bound": "with fewer bytes",
+    "compute_bound": "without all waits",
+}
+
+STATUS = {"found": ("!", "found"), "cleared": ("✓", "cleared"), "unknown": ("?", "unknown")}
+TRUST = {"ok": "✓", "warn": "!", "fail": "✗"}
+BOUND = {"compute": "▲", "memory": "▬", "launch": "▪", "copy": "⇄"}
+TENSOR_CORE = {"yes": "●", "no": "○", "unknown": "?"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One number under the headline."""
+
+    name: str
+    value: str
+    measured: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRow:
+    """Findings that say the same, in one row."""
+
+    status: str
+    causes: tuple[str, ...]
+    gain_ms: float | None
+    evidence: str
+    leading: bool
+
+
+def cause_subject(cause: str) -> tuple[str, str]:
+    """What the eyebrow says of ``cause``: its subject, and how the sentence goes on."""
+    subject, rest, _ = _CAUSES.get(cause, (cause, " holds this step back", cause))
+    return subject, rest
+
+
+def cause_name(cause: str) -> str:
+    """``cause`` as the next bottleneck."""
+    return _CAUSES[cause][2] if cause in _CAUSES else cause
+
+
+def cause_checked(cause: str) -> str:
+    """``cause`` in the list of what was checked: the identifier and a word or two."""
+    return f"{cause}: {_CHECKED[cause]}" if cause in _CHECKED else cause
+
+
+def device_text(report: Report) -> str:
+    """The device's name, or that there is none."""
+    if report.device is not None:
+        return report.device.name
+    return "no GPU in the file" if report.source.kind == "file" else "no GPU: the CPU is shown"
+
+
+def steps_text(report: Report) -> str:
+    """Such as ``3 steps of the loop at line 2``."""
+    steps = report.steps
+    how = steps.how
+    text = plural(steps.count, "step")
+    if how.startswith("loop"):
+        text = f"{text} of the {how}"
+    elif how:
+        text = f"{text}, {how}"
+    return f"{text}, over cycles of {steps.cycle}" if steps.cycle > 1 else text
+
+
+def without_name(report: Report) -> str:
+    """The step without the verdict's cause in two or three words: ``without the reads``."""
+    return _WITHOUT.get(report.verdict.cause, "without the cause")
+
+
+def without_label(report: Report) -> str:
+    """The same as the view says it, at more length: ``without waiting for the loader``."""
+    without = report.views.get("without")
+    label = str(without.get("label", "")) if isinstance(without, dict) else ""
+    if not label:
+        return without_name(report)
+    return label[0].lower() + label[1:] if label.lower().startswith("without") else f"without {label}"
+
+
+def clock_text(report: Report) -> str:
+    """What the step time stands for: unprofiled, estimated or recorded."""
+    if report.source.kind == "file" and report.steps.overhead is None:
+        return "Now, estimated without the profiler"
+    if report.steps.overhead is None and report.breakdown.kernel is None and report.steps.per_step_ms:
+        return "Now, without the profiler"
+    return "Now, without the profiler" if report.steps.overhead is not None else "Now, no baseline: as recorded"
+
+
+def facts(report: Report) -> tuple[Fact, ...]:
+    """The five numbers under the headline; what was not measured says so."""
+    verdict = report.verdict
+    throughput = report.steps.throughput
+    waiting = waiting_share(report.breakdown)
+    parts = step_parts(report.breakdown)
+    if throughput is not None:
+        fourth = Fact(name="throughput", value=rate_text(throughput.value, throughput.unit))
+    elif waiting is not None:
+        fourth = Fact(name="GPU waits", value=percent_whole(waiting))
+    elif report.device is None and parts:
+        largest = max(parts, key=lambda part: part.ms)
+        fourth = Fact(name=largest.category.label.lower(), value=percent_whole(largest.share))
+    else:
+        fourth = _missing("GPU waits")
+    if verdict.next is not None:
+        fifth = Fact(name="next bottleneck", value=cause_name(verdict.next))
+    elif verdict.cause == "inconclusive" or verdict.predicted_step_ms is None:
+        fifth = _missing("next bottleneck")
+    else:
+        fifth = Fact(name="next bottleneck", value="none above 5 %")
+    step, predicted, bound = report.steps.step_ms, verdict.predicted_step_ms, verdict.speedup_bound
+    return (
+        _missing("step now") if step is None else Fact(name="step now", value=time_text(step)),
+        _missing(without_name(report))
+        if predicted is None
+        else Fact(name=without_name(report), value=f"≥ {time_text(predicted)}"),
+        _missing("speed-up") if bound is None else Fact(name="speed-up", value=f"at most {speedup_text(bound)}"),
+        fourth,
+        fifth,
+    )
+
+
+def check_rows(report: Report) -> tuple[CheckRow, ...]:
+    """Found first, the verdict's cause before all; then cleared by gain, then unknown. Equal evidence shares a row."""
+    order = {"found": 0, "cleared": 1, "unknown": 2}
+    lead = report.verdict.cause
+    ranked = sorted(
+        report.findings,
+        key=lambda one: (order.get(one.status, 3), one.cause != lead, -(one.recoverable_ms or 0.0)),
+    )
+    rows: list[CheckRow] = []
+    for finding in ranked:
+        previous = rows[-1] if rows else None
+        if previous is not None and _same(previous, finding):
+            gains = [gain for gain in (previous.gain_ms, finding.recoverable_ms) if gain is not None]
+            rows[-1] = CheckRow(
+                status=previous.status,
+                causes=(*previous.causes, finding.cause),
+                gain_ms=max(gains) if gains else None,
+                evidence=previous.evidence,
+                leading=False,
+            )
+        else:
+            rows.append(
+                CheckRow(
+                    status=finding.status,
+                    causes=(finding.cause,),
+                    gain_ms=finding.recoverable_ms,
+                    evidence=finding.evidence,
+                    leading=finding.status == "found" and finding.cause == lead,
+                )
+            )
+    return tuple(rows)
+
+
+def check_summary(report: Report) -> str:
+    """Such as ``1 found · 5 cleared · 1 unknown``."""
+    counts = {status: sum(finding.status == status for finding in report.findings) for status in STATUS}
+    return " · ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def leading_line(report: Report) -> int | None:
+    """The line that the verdict names, or ``None``."""
+    for finding in report.findings:
+        if finding.cause == report.verdict.cause and finding.status == "found":
+            return finding.where.line
+    return None
+
+
+def ladder_lesson(report: Report) -> str:
+    """What the utilisation ladder of this run tells, in a sentence or two."""
+    busy = report.utilization.kernel_busy
+    if busy is None:
+        return ""
+    if busy < 0.5:
+        return "The GPU has no work for most of the step: faster kernels would hardly show."
+    if busy >= 0.85:
+        return (
+            "“100 %” only says that some kernel was running. MFU counts arithmetic; 40 to 50 % is well-tuned training."
+        )
+    return "Each rung asks more than the one above it; the largest drop is where the loss is."
+
+
+def _same(row: CheckRow, finding: Finding) -> bool:
+    return (
+        row.status == finding.status
+        and row.status != "found"
+        and bool(row.evidence)
+        and row.evidence == finding.evidence
+        and (row.gain_ms is None) == (finding.recoverable_ms is None)
+    )
+
+
+def _missing(name: str) -> Fact:
+    return Fact(name=name, value=NOT_MEASURED, measured=False)

@@ -1,0 +1,130 @@
+"""Loop cells with a call at every step: what the hand timing and the baseline recording run instead of the magic."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import torch
+
+UNRANGED = (
+    ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Global | ast.Nonlocal
+    | ast.Pass | ast.Break | ast.Continue
+)  # fmt: skip
+
+
+def compile_stepped(source: str, filename: str) -> Any:
+    """The loop cell's code, its first line being line 2, with calls to ``__mark`` and ranges in a second body.
+
+    ``__mark()`` is called at the start of each iteration of the last outermost ``for`` and ``__closed()`` once behind
+    that loop. Where ``__mark()`` is true the iteration runs a copy whose statements stand in ``__range("## line N")``.
+
+    Raises:
+        ValueError: the cell has no outermost ``for``.
+    """
+    tree = ast.parse("\n" + source, filename)
+    at = max((n for n, statement in enumerate(tree.body) if isinstance(statement, ast.For)), default=None)
+    if at is None:
+        raise ValueError(f"{filename} has no loop at its own level")
+    loop = tree.body[at]
+    assert isinstance(loop, ast.For)
+    loop.body = [
+        ast.If(test=_call("__mark"), body=[_ranged(copy.deepcopy(line)) for line in loop.body], orelse=loop.body)
+    ]
+    tree.body.insert(at + 1, ast.Expr(_call("__closed")))
+    return compile(ast.fix_missing_locations(tree), filename, "exec")
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=list(arguments), keywords=[])
+
+
+def _ranged(statement: ast.stmt) -> ast.stmt:
+    if isinstance(statement, UNRANGED):
+        return statement
+    for part in ("body", "orelse", "finalbody"):
+        if inner := getattr(statement, part, None):
+            setattr(statement, part, [_ranged(line) for line in inner])
+    entered = ast.withitem(context_expr=_call("__range", ast.Constant(f"## line {statement.lineno}")))
+    return ast.With(items=[entered], body=[statement], lineno=statement.lineno, col_offset=statement.col_offset)
+
+
+class Marks:
+    """Step boundaries of one run of a loop, read after it. Without CUDA the wall clock stands for both clocks.
+
+    Args:
+        on_mark: called with the number of every mark, the closing one too; says whether the step is recorded.
+    """
+
+    def __init__(self, on_mark: Callable[[int], bool] = lambda number: False) -> None:
+        self._on_mark = on_mark
+        self._cuda = torch.cuda.is_available()
+        self._events: list[torch.cuda.Event] = []
+        self.wall_s: list[float] = []
+
+    def mark(self) -> bool:
+        """Whether the step that begins here is recorded."""
+        recorded = self._on_mark(len(self.wall_s))
+        self.wall_s.append(time.perf_counter())
+        if self._cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._events.append(event)
+        return recorded
+
+    def steps_ms(self) -> list[float]:
+        """Milliseconds from each mark to the next on the GPU's clock; synchronises."""
+        if not self._cuda:
+            return [1e3 * (after - before) for before, after in itertools.pairwise(self.wall_s)]
+        torch.cuda.synchronize()
+        return [before.elapsed_time(after) for before, after in itertools.pairwise(self._events)]
+
+
+@contextmanager
+def _nothing(name: str) -> Iterator[None]:
+    yield
+
+
+def run_stepped(code: Any, namespace: dict[str, Any], marks: Marks) -> None:
+    """Runs code of `compile_stepped` in ``namespace`` with these marks; the calls' names are gone afterwards."""
+    ranges = getattr(torch._C._profiler, "_RecordFunctionFast", _nothing)
+    namespace.update(__mark=marks.mark, __closed=marks.mark, __range=ranges)
+    try:
+        exec(code, namespace)
+    finally:
+        for name in ("__mark", "__closed", "__range"):
+            namespace.pop(name, None)
+
+
+def hand_step_ms(source: str, namespace: dict[str, Any], skip: int = 5) -> float:
+    """The median unprofiled step in ms, timed by one CUDA event per step boundary, the first ``skip`` left out.
+
+    A loop shorter than twice that leaves out its first third.
+    """
+    marks = Marks()
+    run_stepped(compile_stepped(source, "<hand>"), namespace, marks)
+    steps = marks.steps_ms()
+    return median(steps[min(skip, len(steps) // 3) :])
+
+
+def block_step_ms(source: str, namespace: dict[str, Any], skip: int = 5) -> float:
+    """The mean unprofiled step in ms between two synchronisations, one at mark ``skip`` and one behind the loop."""
+    cuda = torch.cuda.is_available()
+
+    def at_mark(number: int) -> bool:
+        if number == skip and cuda:
+            torch.cuda.synchronize()
+        return False
+
+    marks = Marks(at_mark)
+    run_stepped(compile_stepped(source, "<hand>"), namespace, marks)
+    if cuda:
+        torch.cuda.synchronize()
+    steps = len(marks.wall_s) - 1 - skip
+    return 1e3 * (time.perf_counter() - marks.wall_s[skip]) / steps if steps > 0 else float("nan")

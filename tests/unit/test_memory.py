@@ -1,0 +1,233 @@
+"""The heartbeat: totals per device, the peak and what ran then, growth, thinning."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipyprof.analysis.memory import MOST_POINTS, DeviceMemory, MemorySummary, line_number, memory_view, thin
+from ipyprof.analysis.steps import find_steps
+from tests.builder import TraceBuilder
+
+STEADY = settings(deadline=None)  # the machine may be busy
+MB = 1_000_000
+
+
+def view_of(builder: TraceBuilder) -> MemorySummary:
+    trace = builder.trace()
+    return memory_view(trace, find_steps(trace))
+
+
+def only(builder: TraceBuilder) -> DeviceMemory:
+    (device,) = view_of(builder).devices
+    return device
+
+
+@pytest.fixture
+def builder() -> TraceBuilder:
+    """Two steps: 0-100 us and 100-200 us."""
+    builder = TraceBuilder()
+    builder.op("before", -50, -40)
+    builder.step(0, at=0, end=100)
+    builder.step(1, at=100, end=200)
+    return builder
+
+
+def test_the_curve_is_the_total(builder: TraceBuilder) -> None:
+    builder.memory(10, 4 * MB, 14 * MB, 20 * MB)
+    builder.memory(50, -4 * MB, 10 * MB, 20 * MB)
+
+    view = only(builder)
+
+    assert view.time_ns.tolist() == [0, 10_000, 50_000]
+    assert view.allocated_bytes.tolist() == [10 * MB, 14 * MB, 10 * MB]
+    assert view.reserved_bytes.tolist() == [20 * MB] * 3
+
+
+def test_frees_of_what_was_made_before_do_not_go_below_zero(builder: TraceBuilder) -> None:
+    """C11: tensors made before the capture and freed in it."""
+    builder.memory(10, -30 * MB, 5 * MB, 40 * MB)
+
+    view = only(builder)
+
+    assert view.allocated_bytes.tolist() == [35 * MB, 5 * MB]
+    assert (view.peak_bytes, view.peak_at_ns) == (35 * MB, 0)
+
+
+def test_the_total_before_the_first_mark_is_the_baseline(builder: TraceBuilder) -> None:
+    builder.memory(-30, 90 * MB, 99 * MB, 100 * MB)
+    builder.memory(-20, -80 * MB, 19 * MB, 100 * MB)
+    builder.memory(10, 1 * MB, 20 * MB, 100 * MB)
+
+    view = only(builder)
+
+    assert view.allocated_bytes.tolist() == [19 * MB, 20 * MB]
+    assert view.peak_bytes == 20 * MB
+
+
+def test_records_after_the_last_mark_are_left_out(builder: TraceBuilder) -> None:
+    builder.memory(10, 1 * MB, 20 * MB, 30 * MB)
+    builder.memory(250, 50 * MB, 70 * MB, 80 * MB)
+
+    view = only(builder)
+
+    assert (view.peak_bytes, view.reserved_peak_bytes) == (20 * MB, 30 * MB)
+
+
+def test_devices_and_the_cpu_are_not_mixed(builder: TraceBuilder) -> None:
+    """C11: CPU and two GPUs, unsorted."""
+    builder.memory(30, 8, 900 * MB, 0, device=-1)
+    builder.memory(20, 5 * MB, 65 * MB, 80 * MB, device=1)
+    builder.memory(10, 2 * MB, 12 * MB, 20 * MB, device=0)
+
+    view = view_of(builder)
+
+    assert [(device.device, device.peak_bytes) for device in view.devices] == [(0, 12 * MB), (1, 65 * MB)]
+    assert view.cpu is not None
+    assert view.cpu.peak_bytes == 900 * MB
+
+
+def test_the_device_with_most_work_is_shown(builder: TraceBuilder) -> None:
+    builder.launch(10, 5, "gemm", 20, 50, device=0)
+    builder.memory(10, 2 * MB, 12 * MB, 20 * MB, device=0)
+    builder.memory(20, 5 * MB, 65 * MB, 80 * MB, device=1)
+
+    assert view_of(builder).busiest == 0
+
+
+def test_without_work_the_highest_peak_is_shown(builder: TraceBuilder) -> None:
+    builder.memory(10, 2 * MB, 12 * MB, 20 * MB, device=0)
+    builder.memory(20, 5 * MB, 65 * MB, 80 * MB, device=1)
+
+    assert view_of(builder).busiest == 1
+
+
+def test_the_peak_names_its_operator_and_line(builder: TraceBuilder) -> None:
+    builder.line(3, 110, 160)
+    builder.op("aten::linear", 115, 150)
+    builder.op("aten::addmm", 120, 140)
+    builder.memory(130, 9 * MB, 19 * MB, 20 * MB)
+    builder.memory(155, -9 * MB, 10 * MB, 20 * MB)
+
+    view = only(builder)
+
+    assert (view.peak_bytes, view.peak_at_ns) == (19 * MB, 130_000)
+    assert (view.peak_operator, view.peak_line) == ("aten::addmm", 3)
+
+
+def test_the_peak_in_backward_names_its_operator_and_the_lines(builder: TraceBuilder) -> None:
+    """The operator runs on autograd's thread while the line waits on its own."""
+    builder.line(4, 110, 190)
+    builder.op("MmBackward0", 120, 180, tid=2)
+    builder.memory(130, 9 * MB, 19 * MB, 20 * MB)
+
+    view = only(builder)
+
+    assert (view.peak_operator, view.peak_line) == ("MmBackward0", 4)
+
+
+def test_a_peak_between_operators_names_none(builder: TraceBuilder) -> None:
+    builder.op("aten::mm", 110, 120)
+    builder.memory(130, 9 * MB, 19 * MB, 20 * MB)
+
+    view = only(builder)
+
+    assert (view.peak_operator, view.peak_line) == (None, None)
+
+
+def test_growth_is_the_change_from_mark_to_mark() -> None:
+    """E15: 7 MB more in each step, whatever happens inside."""
+    builder = TraceBuilder()
+    held = 100 * MB
+    for step in range(10):
+        at = 100 * step
+        builder.step(step, at=at, end=at + 100)
+        builder.memory(at + 10, 57 * MB, held + 57 * MB, 300 * MB)
+        builder.memory(at + 60, -50 * MB, held + 7 * MB, 300 * MB)
+        held += 7 * MB
+
+    assert only(builder).growth_bytes_per_step == 7 * MB
+
+
+def test_one_odd_step_is_no_growth() -> None:
+    builder = TraceBuilder()
+    for step in range(5):
+        builder.step(step, at=100 * step, end=100 * step + 100)
+    builder.memory(10, 5 * MB, 15 * MB, 20 * MB)
+
+    assert only(builder).growth_bytes_per_step == 0
+
+
+def test_one_step_says_nothing_of_growth() -> None:
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=100)
+    builder.memory(10, 5 * MB, 15 * MB, 20 * MB)
+
+    assert only(builder).growth_bytes_per_step is None
+
+
+def test_totals_that_their_records_do_not_explain_are_counted(builder: TraceBuilder) -> None:
+    """A14: another thread's records are missing."""
+    builder.memory(10, 5 * MB, 15 * MB, 20 * MB)
+    builder.memory(20, 5 * MB, 20 * MB, 20 * MB)
+    builder.memory(30, 1 * MB, 90 * MB, 95 * MB)
+
+    assert only(builder).unexplained == 1
+
+
+def test_no_records_give_no_view(builder: TraceBuilder) -> None:
+    assert view_of(builder) == MemorySummary(devices=(), busiest=None, cpu=None)
+
+
+def test_a_long_recording_keeps_both_peaks() -> None:
+    """D8: the curve is thinned, its peaks are exact."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=10_000)
+    for index in range(5_000):
+        spike = 50 * MB * (index == 3_333)
+        builder.memory(1 + index, MB, 10 * MB + index % 7 + spike, 100 * MB + 9 * MB * (index == 1_234))
+
+    view = only(builder)
+
+    assert len(view.time_ns) <= MOST_POINTS
+    assert int(view.allocated_bytes.max()) == view.peak_bytes == 60 * MB + 3_333 % 7
+    assert int(view.reserved_bytes.max()) == view.reserved_peak_bytes == 109 * MB
+
+
+@STEADY
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(-50, 50)), min_size=1, max_size=60),
+    st.integers(4, 24),
+)
+def test_thinning_keeps_ends_and_extremes(points: list[tuple[int, int]], limit: int) -> None:
+    table = np.array(sorted(points), np.int64)
+    time, value = table[:, 0], table[:, 1]
+
+    kept = thin(time, value, limit)
+
+    assert len(kept) <= limit
+    assert (np.diff(kept) > 0).all()
+    assert {0, len(time) - 1} <= set(kept.tolist())
+    assert (value[kept].min(), value[kept].max()) == (value.min(), value.max())
+
+
+def test_thinning_keeps_the_extremes_of_each_stretch() -> None:
+    time = np.arange(100, dtype=np.int64)
+    value = (time * 37) % 100
+
+    kept = thin(time, value, 22)
+
+    for begin in range(0, 100, 10):
+        stretch = value[begin : begin + 10]
+        drawn = value[kept[(kept >= begin) & (kept < begin + 10)]]
+        assert (drawn.min(), drawn.max()) == (stretch.min(), stretch.max())
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("## line 12", 12), ("## line 3 loss", 3), ("## line", None), ("aten::mm", None), ("## line x", None)],
+)
+def test_our_ranges_name_their_line(name: str, line: int | None) -> None:
+    assert line_number(name) == line

@@ -1,0 +1,324 @@
+"""Operators by name: every piece of device work in exactly one row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ipyprof.analysis.operators import GRAPH_ROW, UNOWNED_ROW, OperatorRow, OperatorTable, operator_rows
+from ipyprof.analysis.shapes import shape_text
+from ipyprof.analysis.steps import find_steps
+from ipyprof.trace.kinds import DEVICE_KINDS
+from ipyprof.trace.model import Trace
+from ipyprof.trace.reader import read_trace
+from tests.builder import TraceBuilder
+
+RECORDED = sorted((Path(__file__).parents[3] / "shared" / "traces" / "nccl-h200").glob("*.gz"))
+
+
+def table_of(trace: Trace) -> OperatorTable:
+    return operator_rows(trace, find_steps(trace))
+
+
+def by_name(table: OperatorTable) -> dict[str, OperatorRow]:
+    return {row.name: row for row in table.rows}
+
+
+def device_ns(trace: Trace) -> int:
+    return int(trace.dur_ns[trace.select(*DEVICE_KINDS)].sum())
+
+
+@pytest.fixture
+def wrapped() -> Trace:
+    """C4: aten::to over aten::_to_copy over aten::copy_ with one copy, inside a user annotation."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=1000)
+    builder.annotation("my block", 5, 300)
+    builder.line(2, 8, 290)
+    builder.op("aten::to", 10, 110)
+    builder.op("aten::_to_copy", 20, 100)
+    builder.op("aten::copy_", 40, 90)
+    builder.copy(50, 10, "HtoD", 200, 70, 4096)
+    builder.gpu_annotation("my block", 200, 270)
+    return builder.trace()
+
+
+def test_work_is_the_innermost_operators_own(wrapped: Trace) -> None:
+    rows = by_name(table_of(wrapped))
+
+    assert {name: row.self_device_ns for name, row in rows.items()} == {
+        "aten::to": 0,
+        "aten::_to_copy": 0,
+        "aten::copy_": 70_000,
+    }
+
+
+def test_every_operator_around_has_it_in_its_total(wrapped: Trace) -> None:
+    rows = by_name(table_of(wrapped))
+
+    assert [rows[name].total_device_ns for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [70_000] * 3
+
+
+def test_host_self_time_leaves_out_the_operators_inside(wrapped: Trace) -> None:
+    rows = by_name(table_of(wrapped))
+
+    assert [rows[name].self_host_ns for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [
+        20_000,
+        30_000,
+        50_000,
+    ]
+    assert [rows[name].total_host_ns for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [
+        100_000,
+        80_000,
+        50_000,
+    ]
+
+
+def test_copies_make_an_operator_copy_bound(wrapped: Trace) -> None:
+    row = by_name(table_of(wrapped))["aten::copy_"]
+
+    assert (row.category, row.bound) == ("copy", "copy")
+
+
+def test_a_collective_is_counted_once() -> None:
+    """C4, C2: operator, host span, kernel and the device's copy of the span."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=1000)
+    builder.op("c10d::allreduce_", 10, 60)
+    builder.annotation("nccl:all_reduce", 15, 50)
+    builder.launch(20, 5, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", kernel_at=100, kernel_dur=80)
+    builder.gpu_annotation("nccl:all_reduce", 100, 180)
+
+    table = table_of(builder.trace())
+
+    assert [(row.name, row.self_device_ns, row.category) for row in table.rows] == [
+        ("c10d::allreduce_", 80_000, "communication")
+    ]
+
+
+def test_a_name_inside_itself_counts_once() -> None:
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=1000)
+    builder.op("f", 10, 200)
+    builder.op("g", 20, 180)
+    builder.op("f", 30, 170)
+    builder.launch(40, 5, "kernel", kernel_at=300, kernel_dur=90)
+
+    row = by_name(table_of(builder.trace()))["f"]
+
+    assert (row.calls, row.self_device_ns, row.total_device_ns) == (2, 90_000, 90_000)
+    assert (row.self_host_ns, row.total_host_ns) == (190_000 - 160_000 + 140_000, 190_000)
+
+
+def test_work_of_other_threads_has_its_row() -> None:
+    """A14: kernels and launches are seen, operators are not."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=1000)
+    builder.op("aten::mm", 10, 50)
+    builder.launch(20, 5, "gemm", kernel_at=30, kernel_dur=100)
+    for index in range(100):
+        for thread in (11, 12):
+            builder.launch(100 + 5 * index, 2, "add", 110 + 5 * index, 3, stream=thread, tid=thread)
+    trace = builder.trace()
+
+    table = table_of(trace)
+
+    assert by_name(table)[UNOWNED_ROW].self_device_ns == 600_000
+    assert by_name(table)[UNOWNED_ROW].total_device_ns == 600_000
+    assert by_name(table)[UNOWNED_ROW].calls == 200
+    assert sum(row.self_device_ns for row in table.rows) == device_ns(trace) == 700_000
+
+
+def test_a_graphs_kernels_are_its_launchs() -> None:
+    """A15: 20 kernels without a launch of their own, replayed in 6 steps."""
+    builder = TraceBuilder()
+    for step in range(6):
+        at = 1000 * step
+        builder.step(step, at=at, end=at + 1000)
+        builder.op("run graph", at + 5, at + 60)
+        builder.graph(at + 10, 40, [(f"kernel {index}", at + 100 + 3 * index, 2) for index in range(20)])
+    trace = builder.trace()
+
+    rows = by_name(table_of(trace))
+
+    assert (rows[GRAPH_ROW].calls, rows[GRAPH_ROW].self_device_ns) == (6, 240_000)
+    assert (rows["run graph"].self_device_ns, rows["run graph"].total_device_ns) == (0, 240_000)
+    assert rows[GRAPH_ROW].bound == "unknown"  # one launch for 20 kernels: not launch-bound
+
+
+def test_small_inversions_do_not_change_the_owner() -> None:
+    """B10: launches that begin 0.3 us before their operator, without ids."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=1000)
+    builder.op("before", 0, 99.9)
+    builder.op("mm", 100, 130)
+    builder.launch(99.7, 5, "gemm", kernel_at=98, kernel_dur=20)
+
+    table = table_of(builder.trace())
+
+    assert {row.name: row.self_device_ns for row in table.rows} == {"mm": 20_000, "before": 0}
+
+
+def test_an_id_overrules_the_clock() -> None:
+    """B10: the launch begins 1.5 us before the operator that made it, by Kineto's id."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=1000)
+    builder.op("before", 0, 99.9)
+    builder.op("mm", 100, 130)
+    builder.launch(98.5, 1, "gemm", kernel_at=110, kernel_dur=20)
+    trace = builder.trace()
+    named = trace.external_id.copy()
+    operator = [trace.names[name] for name in trace.name.tolist()].index("mm")
+    named[trace.correlation > 0] = trace.external_id[operator]
+
+    table = table_of(replace(trace, external_id=named))
+
+    assert by_name(table)["mm"].self_device_ns == 20_000
+
+
+def test_an_id_of_a_later_operator_is_not_believed() -> None:
+    """Some recordings (param's resnet) name operators that ran long after the call."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=1000)
+    builder.op("mm", 100, 130)
+    builder.op("item", 500, 530)
+    builder.launch(110, 5, "gemm", kernel_at=120, kernel_dur=20)
+    trace = builder.trace()
+    named = trace.external_id.copy()
+    operator = [trace.names[name] for name in trace.name.tolist()].index("item")
+    named[trace.correlation > 0] = trace.external_id[operator]
+
+    table = table_of(replace(trace, external_id=named))
+
+    assert by_name(table)["mm"].self_device_ns == 20_000
+
+
+def test_only_recorded_steps_count() -> None:
+    builder = TraceBuilder()
+    builder.step(0, at=100, end=200)
+    for at in (10, 110, 250):
+        builder.op("mm", at, at + 30)
+        builder.launch(at + 5, 5, "gemm", kernel_at=at + 300, kernel_dur=20)
+    builder.kernel("carried over", at=50, dur=40)
+
+    row = by_name(table_of(builder.trace()))
+
+    assert list(row) == ["mm"]
+    assert (row["mm"].calls, row["mm"].self_device_ns, row["mm"].total_host_ns) == (1, 20_000, 30_000)
+
+
+def test_an_operator_that_began_before_the_steps_keeps_its_total() -> None:
+    """A12: a step ends in the middle of the optimizer's step; its work after the mark is the next step's."""
+    builder = TraceBuilder()
+    builder.step(0, at=100, end=200)
+    builder.op("Optimizer.step", 50, 150)
+    builder.op("add_", 110, 130)
+    builder.launch(115, 5, "add", kernel_at=300, kernel_dur=20)
+
+    rows = by_name(table_of(builder.trace()))
+
+    assert (rows["add_"].calls, rows["add_"].total_device_ns) == (1, 20_000)
+    assert (rows["Optimizer.step"].calls, rows["Optimizer.step"].total_device_ns) == (0, 20_000)
+
+
+def test_each_step_has_its_own_rows() -> None:
+    builder = TraceBuilder()
+    for step, name in enumerate(("mm", "add")):
+        at = 100 * step
+        builder.step(step, at=at, end=at + 100)
+        builder.op(name, at + 10, at + 40)
+        builder.launch(at + 15, 5, "kernel", kernel_at=at + 500, kernel_dur=20 + step)
+
+    table = table_of(builder.trace())
+
+    assert [(row.name, row.self_device_ns) for row in table.per_step(0)] == [("mm", 20_000)]
+    assert [(row.name, row.self_device_ns) for row in table.per_step(1)] == [("add", 21_000)]
+
+
+def test_the_steps_rows_add_up_to_the_whole() -> None:
+    builder = TraceBuilder()
+    for step in range(3):
+        at = 100 * step
+        builder.step(step, at=at, end=at + 100)
+        for index in range(step + 1):
+            builder.op("mm", at + 20 * index, at + 20 * index + 15)
+            builder.launch(at + 20 * index + 5, 5, "kernel", kernel_at=500 + at + 25 * index, kernel_dur=7)
+
+    table = table_of(builder.trace())
+
+    assert sum(row.calls for step in range(3) for row in table.per_step(step)) == table.rows[0].calls == 6
+    assert int(table.self_device_ns.sum()) == table.rows[0].self_device_ns == 42_000
+
+
+def test_kernels_shorter_than_their_launch_are_launch_bound() -> None:
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=1000)
+    for index in range(3):
+        builder.op("tiny", 20 * index, 20 * index + 18)
+        builder.launch(20 * index + 5, 6, "add", kernel_at=30 + 20 * index, kernel_dur=2)
+        builder.op("large", 200 + 20 * index, 200 + 20 * index + 18)
+        builder.launch(200 + 20 * index + 5, 6, "gemm", kernel_at=300 + 100 * index, kernel_dur=90)
+
+    rows = by_name(table_of(builder.trace()))
+
+    assert (rows["tiny"].bound, rows["large"].bound) == ("launch", "unknown")
+
+
+def test_shapes_are_those_of_most_calls() -> None:
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=1000)
+    for index, rows in enumerate((64, 32, 64, 16)):
+        builder.op("aten::mm", 20 * index, 20 * index + 10, shapes=[[rows, 512], [512, 512], []])
+
+    assert table_of(builder.trace()).rows[0].shapes == "[64, 512] × [512, 512] +2 more"
+
+
+def test_lists_of_tensors_are_counted() -> None:
+    assert shape_text(([[16], [4, 4]], [8], [], "")) == "(2 tensors) × [8]"
+
+
+def test_one_device_can_be_asked_for() -> None:
+    """C1: the same stream number on two devices."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=1000)
+    builder.op("mm", 10, 50)
+    builder.launch(15, 5, "gemm", 30, 100, device=0)
+    builder.launch(25, 5, "gemm", 30, 60, device=1)
+    trace = builder.trace()
+
+    table = operator_rows(trace, find_steps(trace), device=1)
+
+    assert [row.self_device_ns for row in table.rows] == [60_000]
+
+
+def test_owner_and_row_point_to_the_operator(wrapped: Trace) -> None:
+    table = table_of(wrapped)
+
+    (copy,) = wrapped.select(*DEVICE_KINDS).tolist()
+
+    assert wrapped.names[wrapped.name[table.owner[copy]]] == "aten::copy_"
+    assert table.rows[table.row[copy]].name == "aten::copy_"
+    assert np.flatnonzero(table.row >= 0).tolist() == [copy]
+
+
+def test_an_empty_trace_has_no_rows() -> None:
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=10)
+
+    assert table_of(builder.trace()).rows == ()
+
+
+@pytest.mark.skipif(not RECORDED, reason="the recorded traces are not here")
+def test_rows_of_real_recordings_add_up_to_the_device_time() -> None:
+    for path in RECORDED:
+        trace = read_trace(path)
+        steps = find_steps(trace)
+
+        table = operator_rows(trace, steps)
+
+        expected = [int(trace.dur_ns[steps.step == step].sum()) for step in range(steps.count)]
+        assert table.self_device_ns.sum(axis=1).tolist() == expected
+        assert sum(row.self_device_ns for row in table.rows) == sum(expected) > 0
