@@ -74,6 +74,7 @@ class Program:
             else ``pause`` after the record before it.
         depends: record of another stream that it waited for, -1 = none; ``pause`` then counts from that record's end.
         graph: the record is a node of a CUDA graph; CUPTI takes its nodes apart, so the pauses between them are not real.
+        at_end: (k,) what the item launches is handed over when the call ends, not when it begins.
         ready: (streams,) float ns, when each stream is free at the start.
         begin, stop: the recorded window; steps: whole steps in it.
         queue: launches that fit in the queue, 0 = unlimited.
@@ -107,6 +108,7 @@ class Program:
     pause: Float
     depends: Int64
     graph: Bool
+    at_end: Bool
     ready: Float
     begin: int
     stop: int
@@ -221,6 +223,7 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
         pause=records.pause,
         depends=records.depends,
         graph=role[records.item] == Role.GRAPH_LAUNCH,
+        at_end=role == Role.GRAPH_LAUNCH,
         ready=records.ready,
         begin=begin,
         stop=stop,
@@ -356,6 +359,10 @@ def _records(
     chosen = device[keep]
     start, end = trace.start_ns[chosen], trace.end_ns[chosen]
     call_start = trace.start_ns[event[item[keep]]] if len(keep) else start
+    if len(keep):
+        # A graph is handed over at the end of its call, whose length CUPTI multiplies.
+        graph = trace.role[event[item[keep]]] == Role.GRAPH_LAUNCH
+        call_start = np.where(graph, trace.end_ns[event[item[keep]]], call_start)
     previous = before[keep]
     # A stream that ran dry before a launch can arrive is as good as idle: the launch, not the stream, set the start.
     idle = (previous <= call_start + LAUNCH_TO_START_NS) & (start <= call_start + IDLE_LATENCY_NS)

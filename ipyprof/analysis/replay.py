@@ -60,6 +60,7 @@ def replay(program: Program, cost_ns: float = 0.0, *, once: bool = False) -> Rep
     before, own = gap.tolist(), own_call.tolist()
     act, target = program.act.tolist(), program.target.tolist()
     first, last = program.first.tolist(), program.last.tolist()
+    at_end = program.at_end.tolist()
     stream, dur = program.stream.tolist(), program.dur.tolist()
     latency = np.where(program.idle, program.latency, float(LAUNCH_TO_START_NS)).tolist()
     free_standing = program.depends < 0
@@ -96,6 +97,8 @@ def replay(program: Program, cost_ns: float = 0.0, *, once: bool = False) -> Rep
                         host = free
                 at = host
                 host += own[item]
+                if at_end[item]:
+                    at = host
                 for record in range(first[item], last[item]):
                     lane = stream[record]
                     begin = at + latency[record]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.optim.optimizer as optimizer_module
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import dataloader as loader_module
 
@@ -83,7 +84,7 @@ class Watch:
         self._replace(iterator_type, "__next__", __next__, original)
 
     def _watch_optimizers(self) -> None:
-        register = getattr(torch.optim.optimizer, "register_optimizer_step_post_hook", None)
+        register = getattr(optimizer_module, "register_optimizer_step_post_hook", None)
         if register is None:
             return
 

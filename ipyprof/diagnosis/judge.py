@@ -103,8 +103,3 @@ def top_lines(lines: np.ndarray[tuple[int], np.dtype[np.int64]], weight: np.ndar
     distinct = [line for line in np.unique(lines).tolist() if line > 0]
     return sorted(distinct, key=lambda line: (-float(weight[lines == line].sum()), line))
 
-
-def ms(ns: float) -> str:
-    """A time in ms for a sentence, with three figures or so."""
-    value = ns / NS_PER_MS
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -44,3 +44,6 @@ GRAPH_LEAST_LAUNCHES = 10
 OVERHEAD_WARN = 2.0
 # Spread (90th − 10th percentile over the median) of the unprofiled samples.
 UNSTABLE_SHARE = 0.25
+
+# Without a GPU: fetching over this share of the step is the verdict.
+CPU_LOADING_SHARE = 0.20

@@ -86,7 +86,7 @@ def columns_row(main: str, notes: str, *, reverse: bool = False) -> str:
     left = div(main, f"flex:1 1 {MAIN - 40}px;min-width:0;max-width:100%")
     right = div(notes, f"flex:1 1 {NOTES - 36}px;min-width:0;max-width:100%")
     if reverse:
-        return div(right + left, "display:flex;flex-flow:row-reverse wrap;gap:8px 36px;align-items:flex-start")
+        return div(right + left, "display:flex;flex-direction:row-reverse;flex-wrap:wrap;gap:8px 36px;align-items:flex-start")
     return div(left + right, "display:flex;flex-wrap:wrap;gap:4px 36px;align-items:flex-start")
 
 
@@ -116,7 +116,7 @@ def cell(content: str, *, align: str = "left", style: str = "", span_columns: in
         look += ";font-size:12px;font-weight:normal;white-space:nowrap"
         content = muted(content)
     if align == "right":
-        look += ";white-space:nowrap;font-variant-numeric:tabular-nums"
+        look += ";white-space:nowrap"
     if style:
         look += f";{style}"
     more = {"colspan": str(span_columns)} if span_columns > 1 else {}

@@ -171,7 +171,7 @@ def memory_section(report: Report) -> str:
     text = f"Peak <b>{size_text(memory.peak_bytes)}</b>{place}{where}; {grows}."
     if memory.reserved_peak_bytes is not None:
         text += f" Reserved: {size_text(memory.reserved_peak_bytes)}."
-    beside = div(text, f"{SMALL};margin-top:21px;overflow-wrap:anywhere")
+    beside = div(text, f"{SMALL};margin-top:21px;word-wrap:break-word")
     if memory.holders:
         held = [
             f"{mono(holder.name[:60])} {size_text(holder.bytes)}{f' (line {holder.line})' if holder.line else ''}"
@@ -180,7 +180,7 @@ def memory_section(report: Report) -> str:
         rest = memory.holders[6:]
         if rest:
             held.append(f"{len(rest)} more {size_text(sum(holder.bytes for holder in rest))}")
-        beside += div("At the peak: " + " · ".join(held) + ".", f"{SMALL};overflow-wrap:anywhere")
+        beside += div("At the peak: " + " · ".join(held) + ".", f"{SMALL};word-wrap:break-word")
     return columns_row(main, beside)
 
 
@@ -214,7 +214,7 @@ def _diff(before: str, after: str) -> str:
     for sign, text, bold in (("−", before, False), ("+", after, True)):
         for line in text.splitlines() or [""]:
             content = mono(f"{sign} {line}", indent=True, bold=bold)
-            lines.append(div(content if bold else muted(content), "line-height:18px;overflow-wrap:anywhere"))
+            lines.append(div(content if bold else muted(content), "line-height:18px;word-wrap:break-word"))
     look = "background:rgba(128,128,128,.12);border-radius:3px;padding:3px 9px;margin-top:5px;max-width:880px"
     return div("".join(lines), look)
 

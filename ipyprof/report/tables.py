@@ -202,7 +202,7 @@ def checks_table(report: Report) -> str:
             cell(result, style="padding-left:0;white-space:nowrap;vertical-align:top"),
             cell(name, style="vertical-align:top"),
             cell(gain, align="right", style="vertical-align:top"),
-            cell(escape(one.evidence), style="overflow-wrap:anywhere;vertical-align:top"),
+            cell(escape(one.evidence), style="word-wrap:break-word;vertical-align:top"),
         )
     return table(titles, body)
 
@@ -226,7 +226,7 @@ def trust_section(report: Report, *, folded: bool) -> str:
     def words(group: Sequence[TrustCheck]) -> str:
         return " &nbsp; ".join(f"{TRUST.get(one.status, '?')} {escape(one.text)}" for one in group)
 
-    look = f"{SMALL};overflow-wrap:anywhere"
+    look = f"{SMALL};word-wrap:break-word"
     if not folded or not good:
         return div(" &nbsp; ".join(part for part in (head, words(bad), words(good)) if part), look)
     fold = details(f"{plural(len(good), 'check')} in order", div(words(good), look))

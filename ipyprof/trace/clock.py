@@ -46,22 +46,29 @@ def nanoseconds(texts: list[msgspec.Raw]) -> Int64:
         whole, length = divmod(layout, 1024)
         rows = np.flatnonzero(layouts == layout)
         if 0 < whole <= _MOST_DIGITS + 1 and length - whole - 1 <= _MOST_DIGITS:
-            times[rows] = _by_digits(digits, starts[rows], whole, length)
+            if len(rows) == len(texts):
+                columns = digits.reshape(-1, length + 1).T
+            else:
+                columns = digits[starts[rows] + np.arange(length)[:, np.newaxis]]
+            times[rows] = _by_digits(columns, whole, length)
         else:
             times[rows] = [_by_decimal(bytes(texts[row])) for row in rows.tolist()]
     return times
 
 
-def _by_digits(digits: UInt8, starts: Int64, whole: int, length: int) -> Int64:
-    """(k,) ns of texts of one layout: ``whole`` digits, and when ``length`` is larger a dot and more digits."""
-    value = np.zeros(len(starts), np.int64)
+def _by_digits(columns: UInt8, whole: int, length: int) -> Int64:
+    """(k,) ns of texts of one layout: ``whole`` digits, and when ``length`` is larger a dot and more digits.
+
+    ``columns`` is (length or more, k): one row per place, one column per text.
+    """
+    value = np.zeros(columns.shape[1], np.int64)
     for place in range(whole):
         value *= 10
-        value += digits[starts + place]
-    fraction = np.zeros(len(starts), np.int64)
+        value += columns[place]
+    fraction = np.zeros(columns.shape[1], np.int64)
     for place in range(whole + 1, length):
         fraction *= 10
-        fraction += digits[starts + place]
+        fraction += columns[place]
     decimals = max(length - whole - 1, 0)
     if decimals > 3:
         scale = 10 ** (decimals - 3)

@@ -119,12 +119,15 @@ class _Decoder:
         if raw is NOTHING:
             return None
         text = bytes(raw)
-        if text not in self._known:
-            try:
-                self._known[text] = expected.decode(text)
-            except msgspec.ValidationError:
-                value = _frozen(ANY.decode(text))
-                self._known[text] = value if isinstance(value, tuple) else None
+        try:
+            return self._known[text]
+        except KeyError:
+            pass
+        try:
+            value = expected.decode(text)
+        except msgspec.ValidationError:
+            value = _frozen(ANY.decode(text))
+        self._known[text] = value if isinstance(value, tuple) else None
         return self._known[text]
 
 

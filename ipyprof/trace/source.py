@@ -20,7 +20,8 @@ EXPORT = "write the file with prof.export_chrome_trace() and give that one"
 GZIP_MAGIC = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SMALL_BYTES = 1 << 16
-EDGE_BYTES = 1 << 18
+HEAD_BYTES = 1 << 18
+TAIL_BYTES = 1 << 14
 
 _SPACES = bytes(byte if byte >= 0x20 else 0x20 for byte in range(256))
 _NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])( *)(?:[-+]?(?:inf(?:inity)?|nan(?:\([a-z]*\))?))(?= *[,\]}])", re.IGNORECASE)
@@ -123,9 +124,9 @@ def _top_keys(file: File, data: bytes) -> dict[str, msgspec.Raw]:
     # Keys stand before and after the events: closing the head and opening the tail spares a second pass over all.
     found: dict[str, msgspec.Raw] = {}
     if data.lstrip()[:1] == b"{":
-        at = data.find(b'"traceEvents"', 0, EDGE_BYTES)
+        at = data.find(b'"traceEvents"', 0, HEAD_BYTES)
         found = _keys_of(data[: max(at, 0)] + b'"traceEvents":0}') if at > 0 else {}
-        tail = data[-EDGE_BYTES:]
+        tail = data[-TAIL_BYTES:]
         # Only from the top level does the rest of the file close exactly the brace that is put before it.
         for end in _END_OF_LIST.finditer(tail):
             after = _keys_of(b"{" + tail[end.end() :])

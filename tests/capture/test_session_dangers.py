@@ -81,7 +81,7 @@ _SCENARIOS = {
         assert second_run() == WHOLE
     """,
     "theirs is scheduled around ours and reaches its warm-up in our recording": """
-        with profile(activities=CPU, schedule=schedule(wait=5, warmup=1, active=1)) as user:
+        with profile(activities=CPU, schedule=schedule(wait=5, warmup=1, active=1, repeat=1)) as user:
             run_loop(session, 12, lambda index: (user.step(), torch.ones(3).exp()))
             recording = session.finish()
         assert theirs(user)

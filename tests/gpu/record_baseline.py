@@ -2,7 +2,7 @@
 
     python -m tests.gpu.record_baseline [--out DIR] [--only NAME ...]
 
-writes to DIR (``$OUT``, else a new temporary directory) ``timings.json`` and ``traces_N.tar`` with one
+writes to DIR (a new temporary directory if not given) ``timings.json`` and ``traces_N.tar`` with one
 ``WORKLOAD.FORM.SWITCHES.json.gz`` per recording, and prints a table. The phases are ipyprof's: two steps with no
 profiler, two in warm-up, three recorded from mark to mark between two synchronisations, then the rest of the loop.
 """
@@ -14,7 +14,6 @@ import gc
 import gzip
 import itertools
 import json
-import os
 import platform
 import tarfile
 import tempfile
@@ -144,10 +143,10 @@ def _pack(traces: Path, out: Path) -> list[Path]:
 def main() -> None:
     """Records all loops, or those named by ``--only``, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=os.environ.get("OUT"))
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     arguments = parser.parse_args()
-    out = Path(arguments.out or tempfile.mkdtemp())
+    out = arguments.out or Path(tempfile.mkdtemp())
     out.mkdir(parents=True, exist_ok=True)
     timings: dict[str, Any] = {
         "torch": torch.__version__,

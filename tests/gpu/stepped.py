@@ -113,7 +113,7 @@ def hand_step_ms(source: str, namespace: dict[str, Any], skip: int = 5) -> float
     return median(steps[min(skip, len(steps) // 3) :])
 
 
-def block_step_ms(source: str, namespace: dict[str, Any], skip: int = 5) -> float:
+def block_step_ms(source: str, namespace: dict[str, Any], skip: int = 3) -> float:
     """The mean unprofiled step in ms between two synchronisations, one at mark ``skip`` and one behind the loop."""
     cuda = torch.cuda.is_available()
 

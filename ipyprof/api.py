@@ -1,0 +1,225 @@
+"""The public functions: ``profile``, ``step``, ``load``, ``last_report``. Importing this loads no torch."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import fields
+from os import PathLike
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ipyprof import history, running
+from ipyprof.delivery import Delivery, check_targets, now, report_of
+from ipyprof.errors import IpyprofError, OptionError
+from ipyprof.options import Options
+from ipyprof.surface import surface_for
+
+if TYPE_CHECKING:
+    from ipyprof.capture.session import Session
+    from ipyprof.capture.steps import StepDetector
+    from ipyprof.report.report import Report
+
+__all__ = ["last_report", "load", "profile", "report_of", "step"]
+
+_OPTIONS = tuple(field.name for field in fields(Options) if field.name != "output")
+_SHORT = {"limit": "limit_s"}
+
+
+class profile:  # noqa: N801  # used as a function: `with profile() as run`
+    """Profile a block: for scripts and for cells that await.
+
+    The block runs as it would without. Call ``run.step()`` where a step ends; without that, optimizer steps or batches
+    are taken as the steps, and where there are none the block is one step. The report is shown in a notebook and
+    printed in a script, as soon as it is ready or when the block ends.
+
+    Args:
+        options: as those of ``%%gpuprofile``: ``wait, warmup, active, repeat, step, limit, at_end, shapes, memory, stack,
+            items, unit, quiet, static, trace, html, name``; see ``ipyprof.options.Options``.
+
+    Attributes:
+        report: the report, ``None`` until it is ready and where the recording could not be read.
+
+    Raises:
+        OptionError: an option that is not known, or a value that is not allowed.
+
+    Example:
+        >>> with ipyprof.profile(items=64, unit="samples") as run:  # doctest: +SKIP
+        ...     for x, y in loader:
+        ...         train_step(x, y)
+        ...         run.step()
+        >>> run.report.verdict.headline  # doctest: +SKIP
+    """
+
+    def __init__(self, **options: Any) -> None:
+        given = {_SHORT.get(name, name): value for name, value in options.items()}
+        unknown = sorted(set(given) - set(_OPTIONS))
+        if unknown:
+            raise OptionError(
+                f"profile({unknown[0]}=...)", f"the options are {', '.join(_OPTIONS)}", "use one of them or leave it out"
+            )
+        shell = _shell()
+        given.setdefault("static", _lasting_static(shell))
+        self._options = Options(**given)
+        if self._options.loop is not None or self._options.step in ("loop", "cell"):
+            raise OptionError(
+                f"profile({self._options.as_text()})",
+                "the loops of a block are not known: the step is auto, call, optimizer or loader",
+                "call run.step() at the end of each step",
+            )
+        check_targets(self._options)
+        self._surface = surface_for(shell, quiet=self._options.quiet, static=self._options.static)
+        self._delivery: Delivery | None = None
+        self._session: Session | None = None
+        self._detector: StepDetector | None = None
+        self._on = ExitStack()
+
+    @property
+    def report(self) -> Report | None:
+        """The report, or ``None``."""
+        return None if self._delivery is None else self._delivery.report
+
+    def step(self) -> None:
+        """A step ends here. Outside of the block this does nothing."""
+        if self._detector is not None:
+            self._detector.user_step()
+
+    def __enter__(self) -> profile:
+        if self._delivery is not None:
+            raise IpyprofError("a profile() that was used before", "each runs one block", "make a new one")
+        if running.is_on():
+            self._surface.say(running.ALREADY)
+            return self
+        from ipyprof.capture.session import Session
+        from ipyprof.capture.steps import StepDetector
+
+        filename, cell = _caller(sys._getframe(1))
+        self._delivery = Delivery(self._options, self._surface, cell=cell)
+        self._session = Session(
+            self._options,
+            status=self._surface.status,
+            on_ready=self._delivery.deliver,
+            source="\n".join(cell),
+            cell_name=filename,
+        )
+        detector = StepDetector(self._options, self._session, (), "", filename=filename)
+        self._delivery.notes = detector.notes
+        self._on.enter_context(running.on(detector))
+        self._on.enter_context(detector)
+        self._detector = detector
+        detector.run_begins(0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._detector is None or self._session is None or self._delivery is None:
+            return
+        if error is None:
+            self._detector.cell_ended()
+        self._detector = None
+        self._on.__exit__(kind, error, traceback)
+        try:
+            self._delivery.deliver(self._session.finish(error), failed=error is not None)
+        except KeyboardInterrupt:  # of the report; it must not hide what the block raised
+            if error is None:
+                raise
+
+
+def step() -> None:
+    """Say that a step ends here, in a profiled cell or block. Does nothing, in 0.1 us, while nothing is profiled."""
+    running.step()
+
+
+def last_report() -> Report | None:
+    """The newest of the last ten reports of this process, or ``None`` while there is none."""
+    return history.last()
+
+
+def load(path: str | PathLike[str]) -> Report:
+    """The report of a saved trace, or a saved report; the file's content tells which, plain or gz.
+
+    A trace that ``--trace`` wrote gives the live report again.
+
+    Args:
+        path: of one file.
+
+    Raises:
+        IpyprofError: the file is neither, with what was found. ``TraceError``, one of its kinds, for traces.
+
+    Example:
+        >>> ipyprof.load("step.json.gz").verdict.cause  # doctest: +SKIP
+        'host_sync'
+    """
+    if not isinstance(path, (str, PathLike)):
+        raise IpyprofError(f"load({type(path).__name__})", "load() takes the path of one file", "give one path")
+    where = Path(os.fspath(path)).expanduser()
+    if where.is_dir():
+        raise IpyprofError(f"{where} is a folder", "load() takes the path of one file", "give one file of it")
+    from ipyprof.report.report import Source
+    from ipyprof.trace import source
+    from ipyprof.trace.reader import parse_trace
+
+    data = source.read_bytes(where)
+    saved = _saved_report(data)
+    if saved is not None:
+        return saved
+    trace = parse_trace(data, str(where))
+    live = trace.live
+    return report_of(
+        trace,
+        Source(
+            kind="file" if live is None else "live",
+            path=str(where),
+            cell=() if live is None else tuple(live.source.splitlines()),
+            created=now(),
+            partial="" if live is None else live.partial,
+        ),
+    )
+
+
+def _saved_report(data: bytes) -> Report | None:
+    """The report in the JSON text of one, or ``None`` where it is something else.
+
+    Raises:
+        IpyprofError: a report of another schema, or a damaged one.
+    """
+    if b'"traceEvents"' in data or data.lstrip()[:1] != b"{":
+        return None
+    import msgspec
+
+    from ipyprof.report.report import Report
+
+    try:
+        plain = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if not {"schema", "verdict", "breakdown"} <= set(plain):
+        return None
+    return Report.from_dict(plain)
+
+
+def _shell() -> Any | None:
+    """The IPython shell of this process, or ``None``; IPython is not imported for the question."""
+    ipython = sys.modules.get("IPython")
+    get_ipython = getattr(ipython, "get_ipython", None)
+    return None if get_ipython is None else get_ipython()
+
+
+def _lasting_static(shell: Any | None) -> bool:
+    """What ``%config GpuProfile.static`` says."""
+    for one in getattr(shell, "configurables", ()):
+        if type(one).__name__ == "GpuProfile":
+            return bool(one.static)
+    return False
+
+
+def _caller(frame: FrameType) -> tuple[str, tuple[str, ...]]:
+    """The caller's file, and its lines where it is a notebook's cell (a script's report carries no source)."""
+    filename = frame.f_code.co_filename
+    if os.path.exists(filename) and "ipykernel" not in filename:
+        return filename, ()
+    return filename, tuple(line.rstrip("\n") for line in linecache.getlines(filename))

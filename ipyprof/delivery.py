@@ -1,0 +1,204 @@
+"""From a recording to a report that is shown, kept and written. A failure of ours is one line, never the user's error."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ipyprof import history
+from ipyprof.errors import OptionError
+from ipyprof.options import Options
+
+if TYPE_CHECKING:
+    from ipyprof.capture.recording import Recording
+    from ipyprof.report.report import Report, Source
+    from ipyprof.surface import Surface
+    from ipyprof.trace.model import LiveRecord, Trace
+
+Note = tuple[str, str, str]
+
+_NO_EVENTS = b'{"traceEvents": []}'
+
+
+class Delivery:
+    """What follows one recording, once: read, analyse, show, remember, write.
+
+    Args:
+        options: of the run.
+        surface: where it shows itself.
+        cell: the cell's lines, the magic line first; empty for scripts.
+
+    Attributes:
+        report: the report, or ``None`` until it is ready and where it could not be made.
+        notes: what the step detector has to say, added to the recording's own notes.
+    """
+
+    def __init__(self, options: Options, surface: Surface, *, cell: Sequence[str] = ()) -> None:
+        self.report: Report | None = None
+        self.notes: Sequence[Note] = ()
+        self._options = options
+        self._surface = surface
+        self._cell = tuple(cell)
+        self._done = False
+        # The cell may change the working directory.
+        self._trace_file = None if options.trace is None else options.trace.absolute()
+        self._page_file = None if options.html is None else options.html.absolute()
+
+    def deliver(self, recording: Recording, *, failed: bool = False) -> None:
+        """Hand the report out, the first time only.
+
+        Args:
+            recording: complete; its file is gone afterwards.
+            failed: the cell raised before the recording was complete.
+        """
+        if self._done:
+            return
+        self._done = True
+        try:
+            self._deliver(recording, failed=failed)
+        except KeyboardInterrupt:
+            self._surface.end("interrupted while reading the recording")
+            raise
+        finally:
+            recording.discard()
+
+    def _deliver(self, recording: Recording, *, failed: bool) -> None:
+        from msgspec.structs import replace
+
+        live = replace(recording.live, notes=(*recording.live.notes, *self.notes))
+        if failed and recording.trace_path is None and not live.baseline_ns:
+            why = live.partial or "the cell ended before a step did"
+            self._surface.end("nothing was recorded")
+            self._surface.say(f"ipyprof: nothing was recorded: {why}.")
+            return
+        headline = ""
+        try:
+            trace = self._read(recording)
+            self.report = report_of(trace, self._source(live), live)
+            headline = self.report.verdict.headline
+            history.remember(self.report)
+            self._surface.show(self.report)
+        except Exception as failure:
+            self._fail(failure, recording, live)
+        written = self._write(recording, live)
+        for check, status, text in recording.live.notes:
+            if recording.trace_path is None and check == "profiler" and status != "ok":
+                self._surface.say(f"ipyprof: {text}.")
+        self._surface.end(" · ".join([headline or "no report", *written]))
+
+    def _read(self, recording: Recording) -> Trace:
+        """The recorded trace; without one, a trace of no events."""
+        from ipyprof.trace.reader import parse_trace, read_trace
+
+        if recording.trace_path is None:
+            return parse_trace(_NO_EVENTS, "an empty recording")
+        trace = read_trace(recording.trace_path)
+        self._surface.status(f"reading {len(trace):,} events...")
+        return trace
+
+    def _source(self, live: LiveRecord) -> Source:
+        from ipyprof.report.report import Source
+
+        return Source(
+            kind="live",
+            name=self._options.name,
+            cell=self._cell,
+            options=self._options.as_text(),
+            created=now(),
+            partial=live.partial,
+        )
+
+    def _fail(self, failure: Exception, recording: Recording, live: LiveRecord) -> None:
+        """One line; the trace is kept so that it can be looked at."""
+        kept = ""
+        if recording.trace_path is not None and self._options.trace is None:
+            from ipyprof.trace.writer import write_trace
+
+            target = Path(tempfile.mkdtemp(prefix="ipyprof-kept-")) / "trace.json.gz"
+            try:
+                write_trace(recording.trace_path, live, target)
+                kept = f"; the trace is kept in {target}"
+            except Exception:  # the first failure is the one to tell
+                kept = ""
+        text = " ".join(str(failure).split())
+        self._surface.say(f"ipyprof could not read its recording: {type(failure).__name__}: {text}{kept}")
+
+    def _write(self, recording: Recording, live: LiveRecord) -> list[str]:
+        """What was written for the user, as short texts."""
+        written = []
+        try:
+            if self._trace_file is not None:
+                if recording.trace_path is None:
+                    self._surface.say(f"ipyprof: nothing was recorded, so {self._options.trace} was not written.")
+                else:
+                    from ipyprof.trace.writer import write_trace
+
+                    write_trace(recording.trace_path, live, self._trace_file)
+                    written.append(f"trace: {self._options.trace}")
+            if self._page_file is not None and self.report is not None:
+                write_page(self.report, self._page_file)
+                written.append(f"page: {self._options.html}")
+        except Exception as failure:
+            self._surface.say(f"ipyprof could not write a file: {type(failure).__name__}: {failure}")
+        return written
+
+
+def report_of(trace: Trace, source: Source, live: LiveRecord | None = None) -> Report:
+    """The report of a trace: analysed, diagnosed and built.
+
+    Args:
+        trace: as read.
+        source: where it came from.
+        live: what the run knows beside the trace; without, what the file carries of it.
+    """
+    from ipyprof.analysis.profile import analyse
+    from ipyprof.diagnosis.verdict import diagnose
+    from ipyprof.report.build import build_report
+
+    profile = analyse(trace, live)
+    findings, verdict = diagnose(profile)
+    return build_report(profile, findings, verdict, source=source)
+
+
+def now() -> str:
+    """This second in UTC, as ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def check_targets(options: Options) -> None:
+    """Before anything runs: the folders of ``--trace`` and ``--html`` are there.
+
+    Raises:
+        OptionError: a folder is missing, or the file to write is a folder.
+    """
+    for name, target in (("trace", options.trace), ("html", options.html)):
+        if target is not None:
+            check_target(name, target)
+
+
+def check_target(name: str, target: Path) -> None:
+    """As ``check_targets``, for the file of one option."""
+    if target.is_dir():
+        raise OptionError(f"--{name} {target}", "that is a folder", "give the name of a file")
+    if not target.parent.is_dir():
+        raise OptionError(f"--{name} {target}", f"there is no folder {target.parent}", "create it or give another one")
+
+
+def write_page(report: Report, target: Path) -> None:
+    """The dashboard as an HTML page, there whole or not at all.
+
+    Raises:
+        OSError: ``target`` cannot be written.
+    """
+    from ipyprof.report.html import render_page
+
+    neighbour = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        neighbour.write_text(render_page(report), encoding="utf-8")
+        os.replace(neighbour, target)
+    finally:
+        neighbour.unlink(missing_ok=True)

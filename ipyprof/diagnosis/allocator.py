@@ -1,0 +1,57 @@
+"""The GPU waits for cudaMalloc and cudaFree."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ipyprof.analysis.profile import Profile
+from ipyprof.analysis.program import Bool, Host, Program
+from ipyprof.diagnosis.finding import Finding, Where
+from ipyprof.diagnosis.judge import absent, gain_of, judged, source_line, top_lines
+from ipyprof.formatting import percent_short, time_text
+
+CAUSE = "allocator"
+
+
+def allocating(program: Program) -> Bool:
+    """(k,) bool: items that take memory from the driver or give it back."""
+    return (program.call_host == Host.ALLOCATOR) & (program.event >= 0)
+
+
+def edit(profile: Profile, program: Program) -> Program:
+    """The same steps with those calls at no time."""
+    return program.without_calls(allocating(program))
+
+
+def find(profile: Profile) -> Finding:
+    """Whether the step is shorter when the caching allocator has what it needs."""
+    program = profile.program
+    assert program is not None and profile.replayed is not None
+    calls = allocating(program)
+    if not calls.any():
+        return absent(profile, CAUSE, "no cudaMalloc or cudaFree inside the steps")
+    gain = gain_of(profile, edit(profile, program))
+    spent = profile.replayed.call_end - profile.replayed.call_begin
+    lines = top_lines(program.call_line[calls], spent[calls])
+    flushing = [line for line in lines if "empty_cache" in source_line(profile, line)]
+    line = flushing[0] if flushing else (lines[0] if lines else None)
+    names, counts = np.unique(profile.trace.name[program.event[calls]], return_counts=True)
+    each = ", ".join(
+        f"{count / program.steps:.0f} × {profile.trace.names[name]}"
+        for name, count in sorted(zip(names.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1])[:3]
+    )
+    total = time_text(float(spent[calls].sum()) / program.steps / 1e6)
+    text = source_line(profile, line)
+    return judged(
+        profile,
+        CAUSE,
+        gain,
+        evidence=f"{each} in a step, {total}",
+        cleared=f"{each} in a step, {total}; removing them recovers {percent_short(gain.share)} of the step",
+        advice="Do not call torch.cuda.empty_cache() inside the loop."
+        if flushing
+        else "Keep memory in the allocator: no empty_cache in the loop, preallocate and copy_ into buffers, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        where=Where(operator=profile.trace.names[int(names[np.argmax(counts)])], line=line),
+        change=(text, "") if flushing and text.strip().endswith("empty_cache()") else None,
+    )

@@ -1,0 +1,192 @@
+"""The host waits for the GPU, and then the GPU runs dry because nothing is queued."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipyprof.analysis.profile import Profile
+from ipyprof.analysis.program import Act, Bool, Host, Int64, Program
+from ipyprof.diagnosis.finding import Finding, Site, Where
+from ipyprof.diagnosis.judge import NS_PER_MS, absent, gain_of, is_found, judged, source_line
+from ipyprof.diagnosis.transfer import copies, operator_of
+from ipyprof.formatting import percent_short, time_text
+from ipyprof.trace.kinds import DEVICE_KINDS, Kind
+
+CAUSE = "host_sync"
+WAITING = (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD, Act.BLOCKING_COPY)
+# Operators that only look at a tensor differently: they launch nothing and exist here only to feed the read.
+VIEWS = frozenset(
+    "aten::select aten::slice aten::view aten::reshape aten::_reshape_alias aten::as_strided aten::squeeze "
+    "aten::unsqueeze aten::detach aten::alias aten::narrow aten::t aten::transpose aten::permute aten::expand".split()
+)
+FEEDING_VIEWS = 3
+LINES_REPLAYED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syncs:
+    """The synchronising calls of the recorded steps.
+
+    Attributes:
+        items: (s,) host item of each; operator: (s,) the operator event that is removed with it, -1 = only the call.
+        line: (s,) line of the cell.
+    """
+
+    items: Int64
+    operator: Int64
+    line: Int64
+
+
+def synchronising(profile: Profile, program: Program) -> Syncs:
+    """Synchronising calls that are no part of a large copy and no allocator call, with the operator to remove."""
+    waiting = np.isin(program.act, WAITING) & (program.event >= 0) & (program.call_host != Host.ALLOCATOR)
+    large = copies(profile, program)
+    waiting &= ~large.waits
+    waiting[large.items] = False
+    items = np.flatnonzero(waiting)
+    if len(items) == 0:
+        empty = np.empty(0, np.int64)
+        return Syncs(items=empty, operator=empty, line=empty)
+    return Syncs(items=items, operator=_whole_operator(profile, operator_of(profile, program, items)), line=program.call_line[items])
+
+
+def edit(profile: Profile, program: Program) -> Program:
+    """The same steps without the syncing operators, their small copies, and the views that feed them."""
+    return _without(profile, program, synchronising(profile, program))
+
+
+def find(profile: Profile) -> Finding:
+    """Whether the step is shorter when the host does not wait for the GPU."""
+    program = profile.program
+    assert program is not None and profile.replayed is not None
+    syncs = synchronising(profile, program)
+    if len(syncs.items) == 0:
+        return absent(profile, CAUSE, "no line waits for the GPU")
+    gain = gain_of(profile, _without(profile, program, syncs))
+    sites = _sites(profile, program, syncs)
+    first = sites[0]
+    waited = float((profile.replayed.call_end - profile.replayed.call_begin)[syncs.items].sum()) / program.steps
+    count = len(syncs.items) / program.steps
+    at = f", line {first.where.line}" if first.where.line else ""
+    what = f"{count:.0f} × {first.where.operator} → {_call_name(profile, program, syncs)}{at}"
+    return judged(
+        profile,
+        CAUSE,
+        gain,
+        evidence=f"{what}; the GPU has nothing queued after each",
+        cleared=f"{what}: the host waits {time_text(waited / NS_PER_MS)} per step for a GPU that is busy anyway; removing it "
+        f"recovers {percent_short(gain.share)} of the step",
+        advice=_advice(first.where.operator or ""),
+        where=first.where,
+        sites=sites,
+        change=_change(source_line(profile, first.where.line)),
+    )
+
+
+def _without(profile: Profile, program: Program, syncs: Syncs) -> Program:
+    bare = np.zeros(len(program.act), bool)
+    bare[syncs.items[syncs.operator < 0]] = True
+    start, end = _spans(profile, syncs.operator[syncs.operator >= 0])
+    return program.without_calls(bare).cut(start, end, records=True)
+
+
+def _spans(profile: Profile, operators: Int64) -> tuple[Int64, Int64]:
+    """(start, end) of the operators and of the views right before them that only feed them."""
+    trace = profile.trace
+    operators = np.unique(operators)
+    start, end = list(trace.start_ns[operators].tolist()), list(trace.end_ns[operators].tolist())
+    outer = trace.select(Kind.OPERATOR)
+    outer = outer[profile.operators.parent[outer] < 0]
+    calls = np.sort(trace.start_ns[trace.select(Kind.CALL)])
+    for thread in np.unique(trace.tid[operators]).tolist():
+        mine = outer[trace.tid[outer] == thread]
+        place = {int(event): at for at, event in enumerate(mine.tolist())}
+        for operator in operators[trace.tid[operators] == thread].tolist():
+            at = place.get(operator, 0)
+            for before in mine[max(at - FEEDING_VIEWS, 0) : at][::-1].tolist():
+                inside = np.searchsorted(calls, [trace.start_ns[before], trace.end_ns[before]])
+                if trace.names[trace.name[before]] not in VIEWS or inside[0] != inside[1]:
+                    break
+                start.append(int(trace.start_ns[before]))
+                end.append(int(trace.end_ns[before]))
+    return np.asarray(start, np.int64), np.asarray(end, np.int64)
+
+
+def _whole_operator(profile: Profile, inner: Int64) -> Int64:
+    """(s,) int64: the outermost operator around each sync that launches no kernel of its own, -1 = there is none."""
+    trace, parent = profile.trace, profile.operators.parent
+    device = trace.select(*DEVICE_KINDS)
+    working = device[(trace.kind[device] == Kind.KERNEL) | (trace.kind[device] == Kind.COMMUNICATION)]
+    launch = profile.steps.launch[working]
+    launch = launch[launch >= 0]
+    launched = {
+        int(thread): np.sort(trace.start_ns[launch[trace.tid[launch] == thread]]) for thread in np.unique(trace.tid[launch])
+    }
+
+    def works(event: int) -> bool:
+        starts = launched.get(int(trace.tid[event]))
+        if starts is None:
+            return False
+        first, last = np.searchsorted(starts, [trace.start_ns[event], trace.end_ns[event]])
+        return bool(last > first)
+
+    result = np.full(len(inner), -1, np.int64)
+    for at, event in enumerate(inner.tolist()):
+        while event >= 0 and not works(event):
+            result[at] = event
+            event = int(parent[event])
+    return result
+
+
+def _sites(profile: Profile, program: Program, syncs: Syncs) -> tuple[Site, ...]:
+    """One site per line and operator name, the most expensive first."""
+    names = [profile.trace.names[profile.trace.name[event]] if event >= 0 else "" for event in syncs.operator.tolist()]
+    calls = [profile.trace.names[profile.trace.name[event]] for event in program.event[syncs.items].tolist()]
+    labels = [name or call for name, call in zip(names, calls, strict=True)]
+    groups: dict[tuple[int, str], list[int]] = {}
+    for at, key in enumerate(zip(syncs.line.tolist(), labels, strict=True)):
+        groups.setdefault(key, []).append(at)
+    ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
+    sites: list[tuple[float, Site]] = []
+    for rank, ((line, label), members) in enumerate(ranked):
+        gain = None
+        if rank < LINES_REPLAYED:
+            some = Syncs(items=syncs.items[members], operator=syncs.operator[members], line=syncs.line[members])
+            gain = gain_of(profile, _without(profile, program, some))
+        site = Site(
+            where=Where(operator=label, line=line or None),
+            status="unknown" if gain is None else "found" if is_found(profile, gain) else "cleared",
+            count=len(members) / program.steps,
+            recoverable_ms=None if gain is None else gain.recoverable_ns / NS_PER_MS,
+        )
+        sites.append((-1.0 if gain is None else gain.recoverable_ns, site))
+    return tuple(site for _, site in sorted(sites, key=lambda pair: -pair[0]))
+
+
+def _call_name(profile: Profile, program: Program, syncs: Syncs) -> str:
+    names, counts = np.unique(profile.trace.name[program.event[syncs.items]], return_counts=True)
+    return profile.trace.names[int(names[np.argmax(counts)])]
+
+
+def _advice(operator: str) -> str:
+    if operator in ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"):
+        return "Keep the value on the GPU and read it once, after the loop; choose with torch.where instead of if."
+    if operator in ("aten::nonzero", "aten::masked_select", "aten::index", "aten::unique"):
+        return "The size of the result depends on the data: use torch.where or multiply by the mask."
+    if operator.startswith(("cuda", "hip", "cu")):
+        return "Do not synchronise inside the loop: CUDA waits by itself where a value is needed."
+    return "Read the value once, after the loop, or every hundredth step."
+
+
+def _change(text: str) -> tuple[str, str] | None:
+    """The user's line without its read, where that is plainly possible."""
+    if text.count(".item()") == 1 and "if " not in text:
+        return text, text.replace(".item()", "") + "  # a tensor: stays on the GPU"
+    if text.strip() in ("torch.cuda.synchronize()", "torch.cuda.synchronize();"):
+        return text, ""
+    return None
+
+
+__all__ = ["CAUSE", "Bool", "Syncs", "edit", "find", "synchronising"]

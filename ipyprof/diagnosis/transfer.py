@@ -1,0 +1,191 @@
+"""The GPU waits for copies between host and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ipyprof.analysis.nesting import innermost, probe
+from ipyprof.analysis.profile import Profile
+from ipyprof.analysis.program import Act, Bool, Float, Int64, Program
+from ipyprof.diagnosis import thresholds
+from ipyprof.diagnosis.finding import Finding, Where
+from ipyprof.diagnosis.judge import absent, gain_of, judged, top_lines
+from ipyprof.formatting import percent_short, size_text, time_text
+from ipyprof.trace.kinds import Kind, copy_direction
+
+CAUSE = "transfer"
+SYNCS = (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """The large copies between host and device.
+
+    Attributes:
+        items: (c,) host item of each; records: (c,) its device record; size: (c,) bytes.
+        to_device: (c,) bool; pageable: (c,) bool, known to be from or to pageable memory.
+        waits: (k,) bool per host item: the synchronisation behind such a copy, in the same operator.
+    """
+
+    items: Int64
+    records: Int64
+    size: Int64
+    to_device: Bool
+    pageable: Bool
+    waits: Bool
+
+
+def copies(profile: Profile, program: Program) -> Copies:
+    """Copies of at least ``LARGE_COPY_BYTES`` between host and device, with the waits that belong to them."""
+    trace = profile.trace
+    item = np.repeat(np.arange(len(program.act)), program.last - program.first)
+    record = np.concatenate(
+        [np.arange(a, b) for a, b in zip(program.first, program.last, strict=True)] or [np.empty(0)]
+    ).astype(np.int64)
+    chosen: list[tuple[int, int, int, bool, bool]] = []
+    for at, index in zip(item.tolist(), record.tolist(), strict=True):
+        event = int(program.record[index])
+        if trace.kind[event] != Kind.MEMCPY:
+            continue
+        direction, pageable = copy_direction(trace.names[trace.name[event]])
+        detail = trace.detail_of(event)
+        size = detail.moved_bytes if detail is not None and detail.moved_bytes is not None else 0
+        if direction in ("HtoD", "DtoH") and size >= thresholds.LARGE_COPY_BYTES:
+            chosen.append((at, index, size, direction == "HtoD", pageable is True))
+    columns = np.array(chosen, np.int64).reshape(-1, 5)
+    return Copies(
+        items=columns[:, 0],
+        records=columns[:, 1],
+        size=columns[:, 2],
+        to_device=columns[:, 3] > 0,
+        pageable=columns[:, 4] > 0,
+        waits=_waits_behind(profile, program, columns[:, 0]),
+    )
+
+
+def edit(profile: Profile, program: Program) -> Program:
+    """Copies to the host do not happen; copies to the device run at the pinned rate beside the kernels."""
+    found = copies(profile, program)
+    if len(found.items) == 0:
+        return program
+    act, own, last, dur, stream = (
+        column.copy() for column in (program.act, program.own, program.last, program.dur, program.stream)
+    )
+    idle, pause, latency, depends = (
+        column.copy() for column in (program.idle, program.pause, program.latency, program.depends)
+    )
+    quiet = found.waits.copy()
+    quiet[found.items] = True
+    act[found.waits] = Act.PLAIN
+    own[quiet] = np.minimum(own[quiet], float(np.median(own[program.act == Act.LAUNCH])) if (program.act == Act.LAUNCH).any() else 0.0)
+    home = found.items[~found.to_device]
+    last[home], act[home] = program.first[home], Act.PLAIN
+    sent, away = found.records[found.to_device], found.items[found.to_device]
+    act[away] = Act.LAUNCH
+    dur[sent] = np.minimum(dur[sent], found.size[found.to_device] / pinned_rate(profile) * 1e9)
+    stream[sent], idle[sent], pause[sent], latency[sent] = len(program.ready), True, 0.0, 0.0
+    depends[np.isin(depends, found.records)] = -1
+    return replace(
+        program,
+        act=act,
+        own=own,
+        last=last,
+        dur=dur,
+        stream=stream,
+        idle=idle,
+        pause=pause,
+        latency=latency,
+        depends=depends,
+        ready=np.append(program.ready, -np.inf),
+    )
+
+
+def find(profile: Profile) -> Finding:
+    """Whether the step is shorter when large copies are not made or run beside the kernels."""
+    program = profile.program
+    assert program is not None and profile.replayed is not None
+    found = copies(profile, program)
+    if len(found.items) == 0:
+        return absent(profile, CAUSE, "no copy of 1 MB or more between host and device in the recorded steps")
+    gain = gain_of(profile, edit(profile, program))
+    spent = program.dur[found.records]
+    lines = top_lines(program.call_line[found.items], spent)
+    way = "to the GPU" if found.to_device.sum() * 2 >= len(found.items) else "to the host"
+    kind = "pageable" if found.pageable.any() else "pinned"
+    size, time = float(found.size.sum()) / program.steps, float(spent.sum()) / program.steps
+    rate = size / time if time else 0.0
+    seen = (
+        f"{size_text(size)} {way} in a step from {kind} memory, {time_text(time / 1e6)}"
+        if way == "to the GPU"
+        else f"{size_text(size)} {way} in a step, {time_text(time / 1e6)}"
+    )
+    return judged(
+        profile,
+        CAUSE,
+        gain,
+        evidence=f"{seen}, {rate:.1f} GB/s",
+        cleared=f"{seen}; removing the wait recovers {percent_short(gain.share)} of the step",
+        advice=_advice(found),
+        where=Where(operator="aten::copy_", line=lines[0] if lines else None),
+    )
+
+
+def pinned_rate(profile: Profile) -> float:
+    """Bytes per second from pinned memory: the best seen in the trace, else by compute capability."""
+    trace = profile.trace
+    best = 0.0
+    for event in trace.select(Kind.MEMCPY).tolist():
+        direction, pageable = copy_direction(trace.names[trace.name[event]])
+        detail = trace.detail_of(event)
+        if direction == "HtoD" and pageable is False and detail is not None and trace.dur_ns[event] > 0:
+            moved = detail.moved_bytes or 0
+            if moved >= thresholds.LARGE_COPY_BYTES:
+                best = max(best, moved / float(trace.dur_ns[event]) * 1e9)
+    if best:
+        return best
+    capability = next((device.compute_capability for device in trace.devices if device.compute_capability), None)
+    major = capability[0] if capability is not None else 0
+    return thresholds.PINNED_RATE.get(major, thresholds.PINNED_RATE_UNKNOWN)
+
+
+def _waits_behind(profile: Profile, program: Program, items: Int64) -> Bool:
+    """(k,) bool: synchronising items in the operator that made one of these copies, behind it."""
+    waits = np.zeros(len(program.act), bool)
+    syncs = np.flatnonzero(np.isin(program.act, SYNCS) & (program.event >= 0))
+    if len(syncs) == 0 or len(items) == 0:
+        return waits
+    owner = operator_of(profile, program, np.concatenate((items, syncs)))
+    made, asked = owner[: len(items)], owner[len(items) :]
+    known = made >= 0
+    for sync, operator in zip(syncs.tolist(), asked.tolist(), strict=True):
+        before = items[known & (made == operator) & (items < sync)]
+        waits[sync] = operator >= 0 and len(before) > 0
+    return waits
+
+
+def operator_of(profile: Profile, program: Program, items: Int64) -> Int64:
+    """(i,) int64: the innermost operator event around each item's call, -1 = none."""
+    trace = profile.trace
+    events = trace.select(Kind.OPERATOR)
+    calls = program.event[items]
+    found = innermost(
+        trace.start_ns[events],
+        trace.end_ns[events],
+        trace.tid[events],
+        probe(trace.start_ns[calls], trace.end_ns[calls]),
+        trace.tid[calls],
+    )
+    return np.where(found >= 0, events[np.maximum(found, 0)] if len(events) else -1, -1).astype(np.int64)
+
+
+def _advice(found: Copies) -> str:
+    if not found.to_device.any():
+        return "Keep the result on the GPU; copy it to the host once, after the loop."
+    if found.pageable.any():
+        return "Copy from pinned memory without blocking: DataLoader(pin_memory=True), then x.to(device, non_blocking=True)."
+    return "Copy the next batch on a stream of its own while the GPU works on this one."
+
+
+__all__ = ["CAUSE", "Copies", "Float", "copies", "edit", "find", "operator_of", "pinned_rate"]

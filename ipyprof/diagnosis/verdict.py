@@ -1,0 +1,209 @@
+"""All causes, ranked by what removing them recovers, and the one sentence."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from ipyprof.analysis.profile import Profile
+from ipyprof.analysis.program import Program
+from ipyprof.diagnosis import allocator, cpu_bound, data_loading, host_sync, launch_bound, thresholds, transfer
+from ipyprof.diagnosis.confidence import confidence
+from ipyprof.diagnosis.finding import Finding, Verdict, Where
+from ipyprof.diagnosis.judge import NS_PER_MS, gain_of, unknown
+from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, headline, healthy_headline
+
+CAUSES: tuple[ModuleType, ...] = (data_loading, host_sync, allocator, transfer, cpu_bound, launch_bound)
+"""Each has CAUSE, ``find(profile)`` and ``edit(profile, program)``. A new cause is a new file and a row here."""
+
+RESIDUAL = launch_bound.CAUSE
+MOST_WORDS = 25
+
+
+def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
+    """(findings, the dominant bottleneck). Findings are ordered: found by gain, then cleared by gain, then unknown."""
+    reason = _cannot_look(profile)
+    if reason is not None:
+        findings = tuple(unknown(module.CAUSE, reason) for module in CAUSES)
+        return findings, _without_gpu(profile, reason)
+    found = [module.find(profile) for module in CAUSES]
+    found += _single_process()
+    if profile.fit_error is not None and profile.fit_error > thresholds.FIT_SHARE and not profile.once:
+        reason = (
+            f"the unedited replay misses the recording by {profile.fit_error:.0%}, over {thresholds.FIT_SHARE:.0%}: "
+            "its answers cannot be trusted"
+        )
+        found = [finding if not _claims(finding) else unknown(finding.cause, reason) for finding in found]
+        return tuple(_ranked(found)), _inconclusive(profile, reason)
+    return tuple(_ranked(found)), _verdict(profile, found)
+
+
+def _claims(finding: Finding) -> bool:
+    return finding.status == "found"
+
+
+def _cannot_look(profile: Profile) -> str | None:
+    """Why no cause can be looked at, or ``None``."""
+    if profile.program is None or profile.step_ns is None or profile.breakdown is None:
+        return "no step was recorded"
+    if profile.silent:
+        return "GPU work was launched but none was recorded"
+    if not profile.has_gpu:
+        return "no GPU"
+    return None
+
+
+def _single_process() -> list[Finding]:
+    return [
+        Finding(cause=cause, status="cleared", recoverable_ms=0.0, evidence="one process")
+        for cause in ("communication", "straggler")
+    ]
+
+
+def _ranked(findings: list[Finding]) -> list[Finding]:
+    order = {"found": 0, "cleared": 1, "unknown": 2}
+    return sorted(findings, key=lambda finding: (order[finding.status], -(finding.recoverable_ms or 0.0)))
+
+
+def _verdict(profile: Profile, findings: list[Finding]) -> Verdict:
+    assert profile.breakdown is not None and profile.step_ns is not None and profile.program is not None
+    found = [finding for finding in findings if finding.status == "found"]
+    if not found:
+        return _nothing_found(profile, findings)
+    main = _dominant(profile, found)
+    following, text = _next(profile, main)
+    level, reasons = confidence(profile)
+    return Verdict(
+        cause=main.cause,
+        headline=headline(profile, main),
+        advice=main.advice,
+        change=main.change,
+        bound=BOUND_OF[main.cause],
+        recoverable_ms=main.recoverable_ms,
+        predicted_step_ms=main.predicted_step_ms,
+        speedup_bound=main.speedup_bound,
+        confidence=level,
+        reasons=reasons,
+        next=following,
+        next_text=text,
+    )
+
+
+def _dominant(profile: Profile, found: list[Finding]) -> Finding:
+    """The finding that heads the verdict: a specific cause before the residual one where it is large enough."""
+    assert profile.step_ns is not None
+    residual = next((finding for finding in found if finding.cause == RESIDUAL), None)
+    specific = sorted((f for f in found if f.cause != RESIDUAL), key=lambda f: -(f.recoverable_ms or 0.0))
+    if residual is None:
+        return specific[0]
+    if not specific:
+        return residual
+    gain, of_graph = specific[0].recoverable_ms or 0.0, residual.recoverable_ms or 0.0
+    enough = gain * NS_PER_MS >= thresholds.SPECIFIC_SHARE * profile.step_ns
+    # A graph cannot hold a read-back: the sync has to go first.
+    if enough or gain >= thresholds.SPECIFIC_OF_GRAPH * of_graph or specific[0].cause == host_sync.CAUSE:
+        return specific[0]
+    return residual
+
+
+def _next(profile: Profile, main: Finding) -> tuple[str | None, str]:
+    """The cause that comes next once the first is cured, from combined edits, and a few words on it."""
+    assert profile.program is not None and profile.step_ns is not None
+    module = next(module for module in CAUSES if main.cause == module.CAUSE)
+    cured: Program = module.edit(profile, profile.program)
+    best, best_gain = None, None
+    for other in CAUSES:
+        if other is module:
+            continue
+        gain = gain_of(profile, other.edit(profile, cured), before=cured)
+        large = gain.recoverable_ns > thresholds.FOUND_SHARE * gain.step_ns
+        if large and (best_gain is None or gain.recoverable_ns > best_gain.recoverable_ns):
+            best, best_gain = other.CAUSE, gain
+    if best is None or best_gain is None:
+        return None, "then the GPU's own work"
+    return best, f"then {NEXT_NAMES[best]}"
+
+
+def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:
+    assert profile.breakdown is not None and profile.step_ns is not None
+    busy = profile.breakdown.parts["kernel"] / profile.step_ns
+    waiting = 1.0 - busy
+    if busy < thresholds.NEARLY_BUSY_SHARE:
+        largest = max(findings, key=lambda finding: finding.recoverable_ms or 0.0)
+        recovers = (largest.recoverable_ms or 0.0) * NS_PER_MS / profile.step_ns
+        return _inconclusive(
+            profile,
+            f"the GPU computes {busy:.0%} of the step and no cause recovers {thresholds.FOUND_SHARE:.0%} of it "
+            f"(the largest, {largest.cause}, {recovers:.1%})",
+        )
+    level, reasons = confidence(profile)
+    if busy < thresholds.BUSY_SHARE:
+        reasons = (f"the GPU computes {busy:.0%} of the step: nearly busy, not busy", *reasons)
+        level = "low" if level == "low" else "medium"
+    remaining = profile.step_ns * (1.0 - waiting)
+    return Verdict(
+        cause="compute_bound",
+        headline=healthy_headline(profile, busy),
+        advice="Change nothing in the loop. To go faster, do less work on the GPU: a smaller model, a lower precision, fused kernels.",
+        bound="GPU-bound (compute or bandwidth)",
+        recoverable_ms=(profile.step_ns - remaining) / NS_PER_MS,
+        predicted_step_ms=remaining / NS_PER_MS,
+        speedup_bound=profile.step_ns / max(remaining, 1.0),
+        confidence=level,
+        reasons=reasons,
+    )
+
+
+def _inconclusive(profile: Profile, reason: str) -> Verdict:
+    return Verdict(
+        cause="inconclusive",
+        headline=f"Could not tell what holds the step back: {reason}.",
+        advice="Look at the breakdown and the lines below; record more steps (--active 10) or a longer loop.",
+        confidence="low",
+        reasons=confidence(profile)[1],
+    )
+
+
+def _without_gpu(profile: Profile, reason: str) -> Verdict:
+    """The verdict without device records: the loader, or the largest line, or nothing."""
+    parts = profile.breakdown.parts if profile.breakdown is not None else {}
+    if profile.silent:
+        return Verdict(
+            cause="inconclusive",
+            headline="GPU work was launched but none was recorded, so nothing can be said of the GPU.",
+            advice="Usual reasons: no permission for GPU performance counters (NVreg_RestrictProfilingToAdminUsers=0 or "
+            "CAP_SYS_ADMIN in a container), a CUPTI that does not match the driver, or an unsupported platform (WSL).",
+            confidence="low",
+        )
+    if profile.step_ns is None or not parts:
+        return Verdict(
+            cause="inconclusive",
+            headline=f"Could not tell what holds the step back: {reason}.",
+            advice="Let the cell run at least two steps.",
+            confidence="low",
+        )
+    if profile.steps.count < 2:
+        return _inconclusive(profile, f"one step was recorded, at least two are needed without a GPU")
+    loading = parts["data_loading"] / profile.step_ns
+    where = Where()
+    level = "medium" if profile.step_from == "baseline" else "low"
+    if loading > thresholds.CPU_LOADING_SHARE:
+        line = profile.live.loop_line if profile.live is not None else None
+        where = Where(line=line)
+        cause, text = data_loading.CAUSE, f"fetching batches takes {loading:.0%} of the step"
+        advice = data_loading.advice(profile)
+    else:
+        cause = cpu_bound.CAUSE
+        costs = sorted((cost for cost in profile.lines if cost.line > 0), key=lambda cost: -cost.host_ns)
+        line = costs[0].line if costs else None
+        where = Where(line=line)
+        text = "the CPU computes" if line is None else f"line {line} takes {costs[0].host_ns / profile.step_ns:.0%} of the step"
+        advice = "GPU time is not available here: run on a machine with CUDA to see what a GPU would wait for."
+    at = f"Line {where.line}: " if where.line and cause == data_loading.CAUSE else ""
+    sentence = f"{at}{text}; GPU time is not available."
+    return Verdict(
+        cause=cause,
+        headline=sentence[0].upper() + sentence[1:],
+        advice=advice,
+        bound=BOUND_OF[cause],
+        confidence=level,
+    )

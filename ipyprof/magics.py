@@ -1,0 +1,213 @@
+"""``%%gpuprofile`` and ``%gpuprofile``: parse the line, run the code, hand out the report."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
+from traitlets import Bool
+
+from ipyprof import running
+from ipyprof.delivery import Delivery, check_targets
+from ipyprof.errors import OptionError
+from ipyprof.options import STEP_WAYS, Options
+from ipyprof.surface import surface_for
+
+_TOKEN = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
+_QUOTED = re.compile(r"""(["'])(.*?)\1""")
+_ON_OFF = argparse.BooleanOptionalAction
+
+
+@magics_class
+class GpuProfile(Magics):
+    """The magic and its lasting default: ``%config GpuProfile.static = True`` leaves the panel out."""
+
+    static = Bool(False, help="Leave out the panel of widgets; the dashboard is shown all the same.").tag(config=True)
+
+    @output_can_be_silenced
+    @no_var_expand
+    @magic_arguments()
+    @argument("--wait", type=int, help="Steps before the profiler starts (default 2, fewer in a short loop).")
+    @argument("--warmup", type=int, help="Steps that the profiler runs and discards (default 2).")
+    @argument("--active", type=int, help="Steps that are recorded (default 3).")
+    @argument("--repeat", type=int, help="Recordings in one run (default 1).")
+    @argument("--step", choices=STEP_WAYS, help="Where a step ends (default auto: what happens decides).")
+    @argument("--loop", type=int, metavar="LINE", help="The loop on this line is the step; line 1 is the magic line.")
+    @argument("--limit", type=float, metavar="SECONDS", help="Recording stops by itself after this (default 30).")
+    @argument("--at-end", action="store_true", default=None, help="Show the report when the cell ends, not before.")
+    @argument("--shapes", action=_ON_OFF, help="Record the shapes of operator inputs (default yes).")
+    @argument("--memory", action=_ON_OFF, help="Record allocations (default yes).")
+    @argument("--stack", action="store_true", default=None, help="Record Python stacks; slows the recorded steps.")
+    @argument("--items", type=float, metavar="N", help="Items of work in one step, for the throughput.")
+    @argument("--unit", metavar="NAME", help="What an item is, such as samples or tokens.")
+    @argument("-o", dest="output", metavar="NAME", help="Keep the report under this name.")
+    @argument("-q", dest="quiet", action="store_true", default=None, help="Show nothing; use it with -o.")
+    @argument("--static", action=_ON_OFF, help="Leave out the panel of widgets.")
+    @argument("--trace", metavar="FILE", help="Write the trace to this .json or .json.gz file.")
+    @argument("--html", metavar="FILE", help="Write the dashboard to this file.")
+    @argument("--name", help="A title for this run.")
+    @line_cell_magic
+    def gpuprofile(self, line: str, cell: str | None = None) -> object:
+        """Run a cell or a statement and show what holds its step back.
+
+        The cell runs as if the magic were not there. A few steps of its loop are recorded with torch.profiler; the
+        report comes as soon as they are read, while a long loop goes on.
+
+        Examples::
+
+          %%gpuprofile
+          for x, y in loader:
+              train_step(x, y)
+
+          %%gpuprofile --items 64 --unit samples -o report
+          for x, y in loader:
+              train_step(x, y)
+
+          %gpuprofile model(x)
+
+          %%gpuprofile --step cell --active 5
+          y = model(x)
+
+          %%gpuprofile --loop 3 --trace step.json.gz --html step.html
+          for epoch in range(2):
+              for x, y in loader:
+                  train_step(x, y)
+
+        """
+        __tracebackhide__ = "__ipython_bottom__"
+        options, code = self._asked(line, cell)
+        return _run(self.shell, options, f"%%gpuprofile {line}".rstrip(), code, line_form=cell is None)
+
+    def _asked(self, line: str, cell: str | None) -> tuple[Options, str]:
+        """The options, and the code to run.
+
+        Raises:
+            UsageError: one line that says what is wrong.
+        """
+        parser = self.gpuprofile.parser
+        words, rest = split_line(line, parser)
+        given = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
+        if "limit" in given:
+            given["limit_s"] = given.pop("limit")
+        given.setdefault("static", self.static)
+        try:
+            options = Options(**given)
+            check_targets(options)
+        except OptionError as error:
+            raise UsageError(str(error)) from None
+        if cell is not None and rest:
+            raise UsageError(f"{rest!r} is no option of %%gpuprofile; the code goes on the lines below it.")
+        code = rest if cell is None else cell
+        if not code.strip():
+            raise UsageError("there is nothing to run: %gpuprofile takes a statement, %%gpuprofile a cell below it.")
+        return options, code
+
+
+def _run(shell: Any, options: Options, magic_line: str, code: str, *, line_form: bool) -> object:
+    """The value of the code's last expression. Its exception goes through; the report of the steps so far goes first."""
+    __tracebackhide__ = "__ipython_bottom__"
+    from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+
+    compiled = compile_cell(shell, code, line_form=line_form)
+    surface = surface_for(shell, quiet=options.quiet, static=options.static)
+    if running.is_on():
+        surface.say(running.ALREADY)
+        return run_unprofiled(shell, compiled)
+    from ipyprof.capture.session import Session
+
+    source = compiled.source if line_form else magic_line + compiled.source
+    delivery = Delivery(options, surface, cell=source.splitlines())
+    session = Session(
+        options, status=surface.status, on_ready=delivery.deliver, source=source, cell_name=compiled.filename
+    )
+    detector = detector_for(compiled, options, session)
+    delivery.notes = detector.notes
+    surface.status("looking for the step...")
+    try:
+        with running.on(detector):
+            value = run_cell(shell, compiled, detector=detector)
+    except BaseException as error:
+        finish(session, delivery, error)
+        raise
+    else:
+        finish(session, delivery, None)
+    finally:
+        if options.output is not None:
+            shell.user_ns[options.output] = delivery.report
+    return value
+
+
+def finish(session: Any, delivery: Delivery, error: BaseException | None) -> None:
+    """End the run and hand out the report, unless that was done while the loop went on.
+
+    An interrupt of the report itself does not hide what the cell raised.
+    """
+    try:
+        delivery.deliver(session.finish(error), failed=error is not None)
+    except KeyboardInterrupt:
+        if error is None:
+            raise
+
+
+def run_unprofiled(shell: Any, compiled: Any) -> object:
+    """The value of the compiled cell's last expression; nothing is measured."""
+    __tracebackhide__ = "__ipython_bottom__"
+    value: object = None
+    for part in compiled.parts:
+        value = None
+        if part.mode == "eval":
+            value = eval(part.plain, shell.user_global_ns, shell.user_ns)
+        else:
+            exec(part.plain, shell.user_global_ns, shell.user_ns)
+    return value
+
+
+def split_line(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:
+    """The leading options as words without their quotes, and the raw rest of the line.
+
+    Splitting the rest as well would change ``f("a  b")``. A word ``--`` ends the options.
+
+    Raises:
+        UsageError: a quote is not closed.
+    """
+    takes_value = {
+        text: action.nargs != 0 for action in parser._actions for text in action.option_strings
+    }  # argparse has no public list of its options
+    words: list[str] = []
+    rest = line.strip()
+    value_follows = False
+    while rest and (value_follows or rest.startswith("-")):
+        found = _TOKEN.match(rest)
+        if found is None:
+            raise UsageError(f"a quote is not closed: {rest}")
+        word = _QUOTED.sub(r"\2", found.group())
+        rest = rest[found.end() :].lstrip()
+        if not value_follows and word == "--":
+            break
+        words.append(word)
+        value_follows = not value_follows and takes_value.get(_full_name(word, takes_value), False)
+    return words, rest
+
+
+def _full_name(word: str, known: dict[str, bool]) -> str:
+    """The option that ``word`` abbreviates, as argparse reads it, or ``word``."""
+    if word in known or not word.startswith("--"):
+        return word
+    whole = [text for text in known if text.startswith(word)]
+    return whole[0] if len(whole) == 1 else word
+
+
+def load(shell: Any) -> None:
+    """Register the magic with a shell. Loading it again replaces it and keeps its lasting default."""
+    before = [one for one in shell.configurables if type(one).__name__ == GpuProfile.__name__]
+    shell.configurables[:] = [one for one in shell.configurables if one not in before]
+    magic = GpuProfile(shell=shell)
+    if before:
+        magic.static = before[-1].static
+    shell.register_magics(magic)
+
+
