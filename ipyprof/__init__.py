@@ -1,10 +1,10 @@
 """Profile a notebook cell on the GPU and say what holds its step back.
 
-    %load_ext ipyprof
+%load_ext ipyprof
 
-    %%gpuprofile
-    for x, y in loader:
-        loss = train_step(x, y)
+%%gpuprofile
+for x, y in loader:
+    loss = train_step(x, y)
 """
 
 from __future__ import annotations

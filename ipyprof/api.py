@@ -29,7 +29,7 @@ _OPTIONS = tuple(field.name for field in fields(Options) if field.name != "outpu
 _SHORT = {"limit": "limit_s"}
 
 
-class profile:  # noqa: N801  # used as a function: `with profile() as run`
+class profile:
     """Profile a block: for scripts and for cells that await.
 
     The block runs as it would without. Call ``run.step()`` where a step ends; without that, optimizer steps or batches
@@ -37,8 +37,8 @@ class profile:  # noqa: N801  # used as a function: `with profile() as run`
     printed in a script, as soon as it is ready or when the block ends.
 
     Args:
-        options: as those of ``%%gpuprofile``: ``wait, warmup, active, repeat, step, limit, at_end, shapes, memory, stack,
-            items, unit, quiet, static, trace, html, name``; see ``ipyprof.options.Options``.
+        options: as those of ``%%gpuprofile``: ``wait, warmup, active, repeat, step, limit, at_end, shapes, memory,
+            stack, items, unit, quiet, static, trace, html, name``; see ``ipyprof.options.Options``.
 
     Attributes:
         report: the report, ``None`` until it is ready and where the recording could not be read.
@@ -59,7 +59,9 @@ class profile:  # noqa: N801  # used as a function: `with profile() as run`
         unknown = sorted(set(given) - set(_OPTIONS))
         if unknown:
             raise OptionError(
-                f"profile({unknown[0]}=...)", f"the options are {', '.join(_OPTIONS)}", "use one of them or leave it out"
+                f"profile({unknown[0]}=...)",
+                f"the options are {', '.join(_OPTIONS)}",
+                "use one of them or leave it out",
             )
         shell = _shell()
         given.setdefault("static", _lasting_static(shell))
@@ -91,7 +93,7 @@ class profile:  # noqa: N801  # used as a function: `with profile() as run`
         if self._delivery is not None:
             raise IpyprofError("a profile() that was used before", "each runs one block", "make a new one")
         if running.is_on():
-            self._surface.say(running.ALREADY)
+            running.refuse(self._surface)
             return self
         from ipyprof.capture.session import Session
         from ipyprof.capture.steps import StepDetector
@@ -130,7 +132,7 @@ class profile:  # noqa: N801  # used as a function: `with profile() as run`
 
 
 def step() -> None:
-    """Say that a step ends here, in a profiled cell or block. Does nothing, in 0.1 us, while nothing is profiled."""
+    """Say that a step ends here, in a profiled cell or block. Does nothing while nothing is profiled."""
     running.step()
 
 
@@ -220,6 +222,6 @@ def _lasting_static(shell: Any | None) -> bool:
 def _caller(frame: FrameType) -> tuple[str, tuple[str, ...]]:
     """The caller's file, and its lines where it is a notebook's cell (a script's report carries no source)."""
     filename = frame.f_code.co_filename
-    if os.path.exists(filename) and "ipykernel" not in filename:
+    if os.path.exists(filename):
         return filename, ()
     return filename, tuple(line.rstrip("\n") for line in linecache.getlines(filename))

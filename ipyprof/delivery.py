@@ -1,4 +1,4 @@
-"""From a recording to a report that is shown, kept and written. A failure of ours is one line, never the user's error."""
+"""From a recording to a report that is shown, kept and written. A failure of ours is one line, not the user's error."""
 
 from __future__ import annotations
 

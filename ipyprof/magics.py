@@ -1,5 +1,8 @@
 """``%%gpuprofile`` and ``%gpuprofile``: parse the line, run the code, hand out the report."""
 
+# mypy: disable-error-code="misc, untyped-decorator"
+# IPython has no types.
+
 from __future__ import annotations
 
 import argparse
@@ -108,14 +111,14 @@ class GpuProfile(Magics):
 
 
 def _run(shell: Any, options: Options, magic_line: str, code: str, *, line_form: bool) -> object:
-    """The value of the code's last expression. Its exception goes through; the report of the steps so far goes first."""
+    """The value of the code's last expression. What it raises goes through, after the report of the steps so far."""
     __tracebackhide__ = "__ipython_bottom__"
     from ipyprof.capture.cell import compile_cell, detector_for, run_cell
 
     compiled = compile_cell(shell, code, line_form=line_form)
     surface = surface_for(shell, quiet=options.quiet, static=options.static)
     if running.is_on():
-        surface.say(running.ALREADY)
+        running.refuse(surface)
         return run_unprofiled(shell, compiled)
     from ipyprof.capture.session import Session
 
@@ -209,5 +212,3 @@ def load(shell: Any) -> None:
     if before:
         magic.static = before[-1].static
     shell.register_magics(magic)
-
-

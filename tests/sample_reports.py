@@ -434,6 +434,14 @@ def starvation() -> Report:
             Finding(cause="straggler", status="unknown", evidence="one process, one GPU: nothing to compare"),
             Finding(cause="communication", status="unknown", evidence="one process, one GPU: nothing to compare"),
         ),
+        trust=(
+            *sync().trust[:5],
+            TrustCheck(
+                check="overhead",
+                status="warn",
+                text="recording made the step 6 % longer; corrected to the unprofiled step",
+            ),
+        ),
         verdict=Verdict(
             cause="data_loading",
             headline="Line 2 keeps the GPU waiting for the next batch 88 % of every step (225 of 257 ms); "

@@ -100,6 +100,21 @@ def break_down(trace: Trace, program: Program, replayed: Replayed, step_ns: floa
     )
 
 
+def recorded_parts(trace: Trace, program: Program, device: int, begin: int, stop: int) -> dict[str, float]:
+    """ns by part of [begin, stop) as recorded, on the recorded clock; they add up to stop - begin."""
+    mine = trace.device[program.record] == device
+    kinds = trace.kind[program.record]
+    layers = []
+    for _, kind in DEVICE_PARTS:
+        chosen = program.record[mine & (kinds == kind)]
+        layers.append((trace.start_ns[chosen], trace.end_ns[chosen]))
+    for _, what in HOST_PARTS:
+        gaps, calls = program.gap_host == what, program.call_host == what
+        start = np.concatenate((program.gap_from[gaps], program.call_from[calls]))
+        layers.append((start, np.concatenate((program.gap_to[gaps], program.call_to[calls]))))
+    return dict(zip(PARTS, map(float, sweep(layers, begin, stop)), strict=True))
+
+
 def _device(
     replayed: Replayed, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], origin: float, period: int
 ) -> tuple[Int64, Int64]:

@@ -202,6 +202,8 @@ def fold(start: Float, end: Float, origin: float, period_ns: int) -> tuple[Int64
 
     Returns disjoint-or-overlapping (start, end) int64 ns in [0, period].
     """
+    ran = np.isfinite(start)  # records that an edit took out never ran
+    start, end = start[ran], end[ran]
     begin = np.rint(start - origin).astype(np.int64)
     length = np.minimum(np.rint(end - start).astype(np.int64), period_ns)
     begin %= max(period_ns, 1)

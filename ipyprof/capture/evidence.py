@@ -114,7 +114,7 @@ class Evidence:
         self._since_steps: dict[int, int] = {}
         self._since_batches: dict[int, int] = {}
         self._since_backwards = 0
-        self._since_iterations = 0
+        self._first_step_in = 0
 
     # -- what happened --
 
@@ -137,11 +137,10 @@ class Evidence:
         choice = self._iteration_ended(state) if self._is_second(state) else None
         state.clear()
         state.look_at = self._next_look(state)
-        if not self._explicit_optimizer:
+        if self._rules.loops:
             self._since_steps.clear()
             self._since_batches.clear()
             self._since_backwards = 0
-        self._since_iterations += 1
         return choice
 
     def loop_ends(self, index: int) -> None:
@@ -162,6 +161,8 @@ class Evidence:
         for state in self._stack:
             state.steps[key] = state.steps.get(key, 0) + 1
             state.look_at = NOW
+        if self._stack and not self._since_steps:
+            self._first_step_in = self._stack[0].begun
         self._since_steps[key] = self._since_steps.get(key, 0) + 1
         if not self._rules.optimizers:
             return False
@@ -169,8 +170,11 @@ class Evidence:
             return key == self.anchor
         return self._since_steps[key] >= 2 and key == self._anchor()
 
-    def batch_drawn(self, key: int) -> bool:
-        """Whether batches are the steps, and this one is the first mark."""
+    def batch_drawn(self, key: int, *, in_function: bool) -> bool:
+        """Whether batches are the steps, and this one is the first mark.
+
+        ``in_function``: not drawn by a statement of the cell itself, such as ``batches = list(loader)``.
+        """
         self.any_batch = True
         for state in self._stack:
             state.batches[key] = state.batches.get(key, 0) + 1
@@ -178,9 +182,11 @@ class Evidence:
             state.look_at = NOW
             state.fetched |= state.begun == 0
         count = self._since_batches[key] = self._since_batches.get(key, 0) + 1
-        if not self._rules.loaders or (self.any_step and self._rules.optimizers) or count < self._rules.loader_batches:
+        if not self._rules.loaders or count < self._rules.loader_batches:
             return False
-        return not (self._rules.optimizers and self._since_backwards) or count > MOST_CYCLE
+        if not self._rules.loops:  # asked for
+            return True
+        return in_function and not self.any_step and (not self._since_backwards or count > MOST_CYCLE)
 
     def backward_ran(self) -> None:
         """A backward pass began."""
@@ -227,10 +233,6 @@ class Evidence:
         return all(each.length == 1 for each in (state, *self.around(state)))
 
     # -- the rules --
-
-    @property
-    def _explicit_optimizer(self) -> bool:
-        return self._rules.optimizers and not self._rules.loops
 
     def _next_look(self, state: LoopState) -> int:
         """The iteration whose beginning must be looked at although nothing happened before it."""
@@ -298,7 +300,7 @@ class Evidence:
             if min(self._since_steps.values()) < 2:
                 return None
             batches = sum(self._since_batches.values())
-            inside = bool(self._stack) and not (self._explicit_optimizer and self._since_iterations > 1)
+            inside = bool(self._stack) and self._stack[0].begun == self._first_step_in
             if batches < 2 and (inside or batches):
                 return None
         return _steps_least(self._since_steps)

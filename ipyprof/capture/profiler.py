@@ -65,16 +65,9 @@ class Profiler:
         return threading.get_ident() == self._thread
 
     def warm(self) -> None:
-        """Run an empty session, so that CUPTI's first start (4 to 5 s) is over before anything is recorded."""
-        if not self._cuda:
-            return
-        empty = self._new()
-        try:
-            empty.prepare_trace()
-            empty.start_trace()
-            empty.stop_trace()
-        finally:
-            doors.disarm(empty)
+        """Have CUPTI's first start (4 to 5 s) over before anything is recorded. Without CUDA there is none."""
+        if self._cuda:
+            self._run_empty()
 
     def prepare(self) -> None:
         """Begin to run and discard.
@@ -124,6 +117,9 @@ class Profiler:
                 RuntimeWarning,
                 stacklevel=3,
             )
+            if all(thread.ident != self._thread for thread in threading.enumerate()):
+                self.abandon()
+                self._run_empty()  # else the session of a thread that is gone kills the process when it exits
             return False
         if not self.check():
             return self.state is ProfilerState.STOPPED
@@ -168,6 +164,15 @@ class Profiler:
         if doors.profiler_open():  # the user's: theirs to stop
             return False
         return doors.release_thread(self._new())
+
+    def _run_empty(self) -> None:
+        empty = self._new()
+        try:
+            empty.prepare_trace()
+            empty.start_trace()
+            empty.stop_trace()
+        finally:
+            doors.disarm(empty)
 
     def _new(self) -> Any:
         activities = [ProfilerActivity.CPU]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from ipyprof.capture import baseline, probes
+from ipyprof.capture.notes import Notes
 from ipyprof.capture.profiler import Profiler
+from ipyprof.capture.recorded import RecordedSteps
 from ipyprof.trace.model import LiveRecord
 
 
@@ -49,3 +54,25 @@ def export(profiler: Profiler, *, unfinished: int | None) -> tuple[Path, Tempora
         directory.cleanup()
         raise
     return path, directory
+
+
+def live_record(
+    known: Mapping[str, Any], *, wait: baseline.Laps, steps: RecordedSteps, after: baseline.Laps, notes: Notes
+) -> LiveRecord:
+    """The record of a run: ``known`` holds its fields that are no measurement. A probe that fails becomes a note."""
+    wait_ns, after_ns, profiled_ns = (laps.durations_ns() for laps in (wait, after, steps.laps))
+    name, samples = baseline.choose(after_ns, wait_ns, profiled_ns)
+    windows = [window for laps in (after, wait, steps.laps) if (window := laps.window_ns)]
+    return LiveRecord(
+        **known,
+        baseline_ns=samples,
+        baseline=name,
+        wait_ns=wait_ns,
+        profiled_ns=profiled_ns,
+        cuda=bool(notes.shielded(probes.gpu_was_used)),
+        environment=notes.shielded(probes.versions) or {},
+        device_names=notes.shielded(probes.device_names) or {},
+        utilization=notes.shielded(probes.utilization, windows),
+        process_memory=tuple(steps.memory),
+        notes=notes.as_tuple(),
+    )

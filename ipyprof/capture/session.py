@@ -14,17 +14,17 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum, auto
-from functools import partial
 from typing import Any
 
 import torch
 
 from ipyprof.capture import baseline, doors, probes
 from ipyprof.capture.interrupts import uninterrupted
+from ipyprof.capture.notes import Notes
 from ipyprof.capture.phases import phases_for
 from ipyprof.capture.profiler import Profiler, ProfilerState, already_on
 from ipyprof.capture.recorded import RecordedSteps
-from ipyprof.capture.recording import Recording, export
+from ipyprof.capture.recording import Recording, export, live_record
 from ipyprof.options import Options
 from ipyprof.trace.model import LiveRecord
 
@@ -56,6 +56,10 @@ class Session:
         on_ready: gets the recording once, at the mark where it is complete, unless ``options.at_end``.
         source: the cell's text.
         cell_name: the file name that the cell is compiled under.
+
+    Attributes:
+        recording: true only while steps are recorded.
+        over: no mark changes anything any more.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Session:
         cell_name: str = "",
     ) -> None:
         self.recording = False
+        self.over = False
         self._options = options
         self._status = status
         self._on_ready = None if options.at_end else on_ready
@@ -85,7 +90,7 @@ class Session:
         self._probe: probes.SyncLines | None = None
         self._partial = ""
         self._taken = False
-        self._notes: list[tuple[str, str, str]] = []
+        self._notes = Notes()
         self._result: Recording | None = None
 
     # -- what the cell runner calls --
@@ -118,7 +123,7 @@ class Session:
         self._at_mark(line, True)
 
     def close(self, line: int | None = None) -> None:
-        """The mark after the loop: the last step ends here and none begins."""
+        """The mark after the loop: the last step ends here and none begins. A cold step is over here too."""
         self._at_mark(line, False)
 
     def check_limit(self) -> None:
@@ -151,19 +156,19 @@ class Session:
         if self._result is None:
             self._own_thread()
             with uninterrupted():
-                self._shielded(self._end, error)
-                self._shielded(self._complete)
+                self._notes.shielded(self._end, error)
+                self._notes.shielded(self._complete)
             self._hand_over()
         with uninterrupted():
             self._release()
-        return self._result or Recording(trace_path=None, live=LiveRecord(notes=tuple(self._notes)))
+        return self._result or Recording(trace_path=None, live=LiveRecord(notes=self._notes.as_tuple()))
 
     # -- at a mark --
 
     def _boundary(self, line: int | None, opens: bool) -> None:
         self._own_thread()
         if threading.get_ident() != self._thread:
-            self._note("thread", "warn", "a step mark in another thread was not counted")
+            self._notes.add("thread", "warn", "a step mark in another thread was not counted")
             return
         if self._phase in (Phase.WAIT, Phase.AFTER) and self._stays(opens):
             return
@@ -189,7 +194,11 @@ class Session:
         return not (baseline.enough(laps, cycle=self._cycle) or (not opens and len(laps)))
 
     def _transition(self, line: int | None, opens: bool) -> None:
-        if self._phase is Phase.COLD and opens:
+        if self._phase is Phase.COLD:
+            if not opens:
+                self._cold_step_is_over()
+                self._complete()
+                return
             self._drop()
             if self._stays(opens):
                 return
@@ -291,11 +300,8 @@ class Session:
     def _end(self, error: BaseException | None) -> None:
         """The cell is over: stop what is on."""
         kind = "" if error is None else type(error).__name__
-        steps = self._steps
-        if self._phase is Phase.COLD and error is None and steps is not None:
-            steps.close()
-            steps.end()
-            self._stop()
+        if self._phase is Phase.COLD and error is None:
+            self._cold_step_is_over()
         elif self._phase in (Phase.COLD, Phase.ACTIVE):
             self._partial = f"{kind or 'the cell ended'} in {self._where()}"
             self._cut_off()
@@ -305,6 +311,12 @@ class Session:
                 self._profiler.stop()
             before = f"before recording began, after {_count(self._index, 'step')}"
             self._partial = self._partial or f"{kind or 'the cell ended'} {before}"
+
+    def _cold_step_is_over(self) -> None:
+        if self._steps is not None and self._profiler_is_ours():
+            self._steps.close()
+            self._steps.end()
+        self._stop()
 
     def _where(self) -> str:
         if self._phase is Phase.COLD or self._steps is None:
@@ -329,8 +341,8 @@ class Session:
             self._lose()
             return
         if not self._profiler.in_own_thread:
-            self._note("thread", "warn", "the run was ended from another thread, so its recording was given up")
-        self._shielded(self._synchronize)
+            self._notes.add("thread", "warn", "the run was ended from another thread, so its recording was given up")
+        self._notes.shielded(self._synchronize)
         self._profiler.stop()
 
     def _drop(self) -> None:
@@ -350,7 +362,7 @@ class Session:
         if self._steps is not None:
             self._steps.forget_span()
         self._end_probe()
-        self._note("profiler", "warn", f"{TAKEN}, which took the recording")
+        self._notes.add("profiler", "warn", f"{TAKEN}, which took the recording")
         self._let_go()
 
     def _give_way(self) -> None:
@@ -366,10 +378,10 @@ class Session:
             if self._phase is Phase.WARMUP:
                 profiler.stop()
                 self._taken = True
-                self._note("profiler", "warn", f"{TAKEN}: only one profiler can be on in a process")
+                self._notes.add("profiler", "warn", f"{TAKEN}: only one profiler can be on in a process")
             else:
                 self._cut_off()
-                self._note("profiler", "warn", f"{TAKEN}; what was recorded before it was kept")
+                self._notes.add("profiler", "warn", f"{TAKEN}; what was recorded before it was kept")
             self._let_go()
 
     def _let_go(self) -> None:
@@ -377,21 +389,21 @@ class Session:
         self.recording = False
         self._partial = TAKEN
         self._phase = Phase.OVER
-        self._at_mark = _nothing
+        self._at_mark, self.over = _nothing, True
 
     def _refuse(self) -> None:
         """Go on without a recording, because the user's profiler is on."""
         self._taken = True
         self._partial = ALREADY_ON
-        self._note("profiler", "warn", f"{ALREADY_ON}: only one profiler can be on in a process")
+        self._notes.add("profiler", "warn", f"{ALREADY_ON}: only one profiler can be on in a process")
 
     def _fail_to_start(self, failure: Exception) -> None:
-        self._note("profiler", "fail", f"the profiler did not start: {type(failure).__name__}: {failure}")
+        self._notes.add("profiler", "fail", f"the profiler did not start: {type(failure).__name__}: {failure}")
         self._partial = "the profiler did not start"
         self.recording = False
         self._phase = Phase.AFTER
         if self._profiler is not None:
-            self._shielded(self._profiler.stop)
+            self._notes.shielded(self._profiler.stop)
 
     def _start_cold(self) -> None:
         if already_on():
@@ -405,40 +417,19 @@ class Session:
         """Export and build the recording; from here on marks do nothing."""
         if self._result is not None:
             return
-        self._phase = Phase.OVER
+        self._phase, self.over = Phase.OVER, True
         self._at_mark = _nothing if threading.get_ident() == self._thread else self._late_mark
         self._say("reading the recording")
         path = directory = None
         if self._profiler is not None and self._profiler.state is ProfilerState.STOPPED and self._steps is not None:
-            exported = self._shielded(partial(export, self._profiler, unfinished=self._steps.unfinished))
+            exported = self._notes.shielded(export, self._profiler, unfinished=self._steps.unfinished)
             path, directory = exported or (None, None)
-        self._result = Recording(trace_path=path, live=self._live(), directory=directory)
-
-    def _live(self) -> LiveRecord:
-        steps = self._steps or RecordedSteps()
-        wait_ns, after_ns, profiled_ns = (laps.durations_ns() for laps in (self._wait, self._after, steps.laps))
-        name, samples = baseline.choose(after_ns, wait_ns, profiled_ns)
-        windows = [window for laps in (self._after, self._wait, steps.laps) if (window := laps.window_ns)]
-        utilization = self._shielded(probes.utilization, windows)
-        cuda = bool(self._shielded(probes.gpu_was_used))
         if self._options.repeat > 1:
-            self._note("repeat", "warn", f"--repeat {self._options.repeat}: only the first recording was made")
-        return LiveRecord(
-            **self._known,
-            baseline_ns=samples,
-            baseline=name,
-            wait_ns=wait_ns,
-            profiled_ns=profiled_ns,
-            cycle=self._cycle,
-            partial=self._partial,
-            taken=self._taken,
-            cuda=cuda,
-            environment=self._shielded(probes.versions) or {},
-            device_names=self._shielded(probes.device_names) or {},
-            utilization=utilization,
-            process_memory=tuple(steps.memory),
-            notes=tuple(self._notes),
-        )
+            self._notes.add("repeat", "warn", f"--repeat {self._options.repeat}: only the first recording was made")
+        self._known |= {"cycle": self._cycle, "partial": self._partial, "taken": self._taken}
+        steps = self._steps or RecordedSteps()
+        live = live_record(self._known, wait=self._wait, steps=steps, after=self._after, notes=self._notes)
+        self._result = Recording(trace_path=path, live=live, directory=directory)
 
     def _hand_over(self) -> None:
         """Give the complete recording to the caller, once."""
@@ -453,8 +444,8 @@ class Session:
         """Leave nothing on in this thread that could not be switched off from another one."""
         profiler = self._profiler
         if profiler is not None and profiler.in_own_thread:
-            self._shielded(profiler.stop)
-            self._shielded(profiler.release_thread)
+            self._notes.shielded(profiler.stop)
+            self._notes.shielded(profiler.release_thread)
 
     # -- small parts --
 
@@ -478,11 +469,7 @@ class Session:
             self._known["sync_sites"] = probe.stop()
 
     def _say(self, text: str) -> None:
-        self._shielded(self._status, text)
-
-    def _note(self, check: str, status: str, text: str) -> None:
-        if (check, status, text) not in self._notes:
-            self._notes.append((check, status, text))
+        self._notes.shielded(self._status, text)
 
     def _guarded(self, act: Callable[..., None], *arguments: Any) -> None:
         """Act with signals held back; a failure of ours becomes a note and ends the recording."""
@@ -490,18 +477,10 @@ class Session:
             try:
                 act(*arguments)
             except Exception as failure:
-                self._note("capture", "fail", f"{type(failure).__name__}: {failure}")
+                self._notes.failed("fail", failure)
                 self._partial = self._partial or "recording failed"
-                self._shielded(self._end_probe)
-                self._shielded(self._stop)
-
-    def _shielded(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``act`` returns, or ``None`` with a note when it fails."""
-        try:
-            return act(*arguments)
-        except Exception as failure:
-            self._note("capture", "warn", f"{type(failure).__name__}: {failure}")
-            return None
+                self._notes.shielded(self._end_probe)
+                self._notes.shielded(self._stop)
 
 
 def _count(number: int, noun: str) -> str:

@@ -17,9 +17,12 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
+from torch.utils.data import dataloader as loader_module
+
+from ipyprof.capture import watch
 from ipyprof.capture.asked import asked_for, repeated_runs
 from ipyprof.capture.evidence import LOADER_BATCHES, Choice, Evidence, LoopState, Rules
 from ipyprof.capture.marking import CLOSED, RANGE, SEEN, Loop, step_name
@@ -279,7 +282,7 @@ class StepDetector:
 
     def _batch_drawn(self, iterator: Any) -> None:
         self._session.check_limit()
-        if self._evidence.batch_drawn(id(iterator)):
+        if self._evidence.batch_drawn(id(iterator), in_function=self._drawn_in_function()):
             self._choose_events("loader", "batches", batches_left(iterator))
             dataset = getattr(iterator, "_dataset", None)
 
@@ -411,6 +414,7 @@ class StepDetector:
 
     def _be_done(self) -> None:
         """No mark means anything any more: make each as cheap as can be."""
+        self._closed = True
         self._leave_watching(_ignore)
         for loop in self._loops:
             self._names.set(step_name(loop.index), bool)  # bool() is False
@@ -431,17 +435,25 @@ class StepDetector:
     def _fail(self, error: Exception) -> None:
         self.notes.append(("steps", "fail", f"the step marks were switched off: {type(error).__name__}: {error}"))
         self._mark = self._mark or "cell"
-        self._closed = True
         self._be_done()
 
     def _current_line(self) -> int | None:
-        """The line of the cell that is running, or ``None``."""
+        """The line of the cell's own statement that is running, or ``None``."""
         frame = sys._getframe(1) if self._filename else None
         while frame is not None:
-            if frame.f_code.co_filename == self._filename:
+            if frame.f_code.co_name == "<module>" and frame.f_code.co_filename == self._filename:
                 return frame.f_lineno
             frame = frame.f_back
         return None
+
+    def _drawn_in_function(self) -> bool:
+        """Whether the batch that is being drawn is asked for by other code than a statement of the cell."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename in (__file__, watch.__file__, loader_module.__file__):
+            frame = frame.f_back
+        if frame is None:
+            return True
+        return frame.f_code.co_name != "<module>" or frame.f_code.co_filename != self._filename
 
 
 def _counting_step(state: LoopState) -> Callable[[], bool]:

@@ -6,42 +6,51 @@ from dataclasses import replace
 
 import numpy as np
 
+from ipyprof.analysis.intervals import coverage_before, union
 from ipyprof.analysis.profile import Profile
-from ipyprof.analysis.program import Bool, Float, Host, Program
-from ipyprof.analysis.replay import deflated
+from ipyprof.analysis.program import Float, Host, Program
 from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.finding import Finding, Site, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, absent, gain_of, is_found, judged, top_lines
 from ipyprof.formatting import percent_short, time_text
+from ipyprof.trace.kinds import Kind
+from ipyprof.trace.model import Int64
 
 CAUSE = "cpu_bound"
 LINES_REPLAYED = 5
 
 
-def long_gaps(profile: Profile, program: Program) -> tuple[Bool, Float]:
-    """(k,) items behind a long stretch without a CUDA call, and the deflated ns of each gap; no loader time among them."""
-    gap = deflated(program, profile.cost_ns)[0]
-    return (gap >= thresholds.PYTHON_GAP_NS) & (program.gap_host == Host.CPU), gap
+def host_work(profile: Profile, program: Program) -> Float:
+    """(k,) ns in each gap of the host's own work: Python outside operators, and long operators that launch nothing.
+
+    0 where it is shorter than ``PYTHON_GAP_NS``: such stretches go with the launches around them. Loader time is not
+    among them.
+    """
+    start, end = _cpu_operators(profile)
+    computing = coverage_before(start, end, program.gap_to) - coverage_before(start, end, program.gap_from)
+    work = np.minimum(program.gap - program.gap_operator + computing, program.gap)
+    return np.where((work >= thresholds.PYTHON_GAP_NS) & (program.gap_host == Host.CPU), work, 0.0)
 
 
 def edit(profile: Profile, program: Program) -> Program:
     """The same steps with that work off the thread."""
-    return _without(program, long_gaps(profile, program)[0])
+    return _without(program, host_work(profile, program))
 
 
 def find(profile: Profile) -> Finding:
     """Whether the step is shorter when long stretches of host work without any CUDA call are gone."""
     program = profile.program
     assert program is not None
-    long, gap = long_gaps(profile, program)
+    gap = host_work(profile, program)
+    long = gap > 0
     if not long.any():
         return absent(profile, CAUSE, "no stretch of Python over 0.1 ms without a CUDA call")
-    gain = gain_of(profile, _without(program, long))
+    gain = gain_of(profile, _without(program, gap))
     lines = top_lines(program.gap_line[long], gap[long])
     sites = []
     for line in lines[:LINES_REPLAYED]:
         mine = long & (program.gap_line == line)
-        alone = gain_of(profile, _without(program, mine))
+        alone = gain_of(profile, _without(program, np.where(mine, gap, 0.0)))
         site = Site(
             where=Where(line=line),
             status="found" if is_found(profile, alone) else "cleared",
@@ -65,11 +74,23 @@ def find(profile: Profile) -> Finding:
     )
 
 
-def _without(program: Program, items: Bool) -> Program:
-    zero = np.zeros(1)
+def _without(program: Program, work: Float) -> Program:
+    kept = np.maximum(program.gap - work, 0.0)
+    share = np.divide(kept, program.gap, out=np.ones(len(kept)), where=program.gap > 0)
     return replace(
         program,
-        gap=np.where(items, zero, program.gap),
-        gap_operator=np.where(items, zero, program.gap_operator),
-        gap_events=np.where(items, zero, program.gap_events),
+        gap=kept,
+        gap_operator=np.minimum(program.gap_operator, kept),
+        gap_events=program.gap_events * share,
     )
+
+
+def _cpu_operators(profile: Profile) -> tuple[Int64, Int64]:
+    """Disjoint (start, end) of operators of at least ``PYTHON_GAP_NS`` in which no API call is made."""
+    trace, program = profile.trace, profile.program
+    assert program is not None
+    events = trace.select(Kind.OPERATOR)
+    events = events[(trace.dur_ns[events] >= thresholds.PYTHON_GAP_NS) & np.isin(trace.tid[events], program.threads)]
+    calls = np.sort(trace.start_ns[trace.select(Kind.CALL)])
+    silent = np.searchsorted(calls, trace.start_ns[events]) == np.searchsorted(calls, trace.end_ns[events])
+    return union(trace.start_ns[events[silent]], trace.end_ns[events[silent]])

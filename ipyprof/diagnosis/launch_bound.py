@@ -18,6 +18,8 @@ CAUSE = "launch_bound"
 
 def edit(profile: Profile, program: Program) -> Program:
     """One graph launch in place of a step's launches; loader, waits and longer stretches of Python stay."""
+    if float((program.act == Act.LAUNCH).sum()) / program.steps < thresholds.GRAPH_LEAST_LAUNCHES:
+        return program
     launching = (program.act == Act.LAUNCH) | ((program.act == Act.PLAIN) & (program.event >= 0))
     launching &= program.call_host != Host.ALLOCATOR
     short = (program.gap < thresholds.PYTHON_GAP_NS) & (program.gap_host == Host.CPU)

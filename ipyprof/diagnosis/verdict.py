@@ -37,6 +37,15 @@ def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
     return tuple(_ranked(found)), _verdict(profile, found)
 
 
+def edited(profile: Profile, cause: str) -> Program | None:
+    """The program without this cause, or ``None`` where it is no cause with an edit."""
+    module = next((module for module in CAUSES if cause == module.CAUSE), None)
+    if module is None or profile.program is None or not profile.has_gpu:
+        return None
+    program: Program = module.edit(profile, profile.program)
+    return program
+
+
 def _claims(finding: Finding) -> bool:
     return finding.status == "found"
 
@@ -182,7 +191,7 @@ def _without_gpu(profile: Profile, reason: str) -> Verdict:
             confidence="low",
         )
     if profile.steps.count < 2:
-        return _inconclusive(profile, f"one step was recorded, at least two are needed without a GPU")
+        return _inconclusive(profile, "one step was recorded, at least two are needed without a GPU")
     loading = parts["data_loading"] / profile.step_ns
     where = Where()
     level = "medium" if profile.step_from == "baseline" else "low"

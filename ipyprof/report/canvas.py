@@ -25,7 +25,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Affine2D
 from PIL import Image
 
-from ipyprof.report.formatting import printable
+from ipyprof.formatting import printable
 
 COLOURS = 128
 GREY = "#787878"

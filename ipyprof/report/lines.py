@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ipyprof.formatting import NOT_MEASURED, columns, count_cell, plural, size_text, time_cell
 from ipyprof.report.categories import ACCENT, KERNEL, LOADER, PYTHON, RULE
-from ipyprof.report.formatting import NOT_MEASURED, columns, count_cell, plural, size_text, time_cell
 from ipyprof.report.markup import (
     ELLIPSIS,
     MUTED,
@@ -26,6 +26,7 @@ from ipyprof.report.report import Line, Report
 from ipyprof.report.words import leading_line
 
 LINES_SHOWN = 24
+_COST = "padding-right:6px"
 _FILLING = f"width:100%;{ELLIPSIS};padding-left:0"
 
 
@@ -43,8 +44,8 @@ def lines_section(report: Report) -> str:
     host_total = sum(line.host_ms or 0.0 for line in lines)
     most = max([*(line.device_ms or 0.0 for line in lines), *(line.host_ms or 0.0 for line in lines), 1e-12])
     titles = [cell("", header=True), cell("your cell", header=True, style="padding-left:0")]
-    titles += [cell("GPU ms", align="right", header=True), cell("", header=True)] if device else []
-    titles += [cell("host ms", align="right", header=True), cell("", header=True)]
+    titles += [cell("GPU ms", align="right", header=True, style=_COST), cell("", header=True)] if device else []
+    titles += [cell("host ms", align="right", header=True, style=_COST), cell("", header=True)]
     titles += [cell("syncs", align="right", header=True)] if syncs else []
     titles += [cell("peak", align="right", header=True)] if peaks else []
     body = ""
@@ -78,10 +79,13 @@ def lines_section(report: Report) -> str:
     last = [cell("", style=rule), cell("<b>all lines</b>", style=f"padding-left:0;{rule}")]
     if device:
         last += [
-            cell(f"<b>{time_cell(device_total, device_total)}</b>", align="right", style=rule),
+            cell(f"<b>{time_cell(device_total, device_total)}</b>", align="right", style=f"{_COST};{rule}"),
             cell("", style=rule),
         ]
-    last += [cell(f"<b>{time_cell(host_total, host_total)}</b>", align="right", style=rule), cell("", style=rule)]
+    last += [
+        cell(f"<b>{time_cell(host_total, host_total)}</b>", align="right", style=f"{_COST};{rule}"),
+        cell("", style=rule),
+    ]
     if syncs:
         count = sum(line.sync_count or 0.0 for line in lines)
         last.append(cell(f"<b>{count_cell(count)}</b>", align="right", style=rule))
@@ -119,7 +123,7 @@ def _cost(ms: float | None, total: float, most: float, fill: str, *, bold: bool)
     number = time_cell(ms, total)
     drawn = bar(ms / most, fill, width="44px") if ms else ""
     return [
-        cell(f"<b>{number}</b>" if bold else number, align="right", style="padding-right:6px"),
+        cell(f"<b>{number}</b>" if bold else number, align="right", style=_COST),
         cell(drawn, style="padding-left:0;width:44px"),
     ]
 

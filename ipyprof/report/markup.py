@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import html
 
+from ipyprof.formatting import columns, printable, shorten
 from ipyprof.report.categories import RULE, TRACK
-from ipyprof.report.formatting import columns, printable, shorten
 
 CARD = 1080
 MAIN = 700
@@ -86,7 +86,9 @@ def columns_row(main: str, notes: str, *, reverse: bool = False) -> str:
     left = div(main, f"flex:1 1 {MAIN - 40}px;min-width:0;max-width:100%")
     right = div(notes, f"flex:1 1 {NOTES - 36}px;min-width:0;max-width:100%")
     if reverse:
-        return div(right + left, "display:flex;flex-direction:row-reverse;flex-wrap:wrap;gap:8px 36px;align-items:flex-start")
+        return div(
+            right + left, "display:flex;flex-direction:row-reverse;flex-wrap:wrap;gap:8px 36px;align-items:flex-start"
+        )
     return div(left + right, "display:flex;flex-wrap:wrap;gap:4px 36px;align-items:flex-start")
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ipyprof.formatting import percent_whole, shorten, size_text, size_tick, time_text
 from ipyprof.report.canvas import GREY, Picture
 from ipyprof.report.categories import ACCENT, MEMORY, MEMORY_INK, OTHER, OUTLINE, Category, Part
-from ipyprof.report.formatting import percent_whole, shorten, size_text, size_tick, time_text
 from ipyprof.report.report import MemoryView
 
 Floats = npt.NDArray[np.float64]

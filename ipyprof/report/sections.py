@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ipyprof.formatting import (
+    NOT_MEASURED,
+    TIMES,
+    percent_cell,
+    percent_whole,
+    plural,
+    size_text,
+    time_cell,
+    time_text,
+)
 from ipyprof.report.categories import (
     ACCENT,
     ACCENT_INK,
@@ -16,16 +26,6 @@ from ipyprof.report.categories import (
     culprit_of,
     step_parts,
     unmeasured,
-)
-from ipyprof.report.formatting import (
-    NOT_MEASURED,
-    TIMES,
-    percent_cell,
-    percent_whole,
-    plural,
-    size_text,
-    time_cell,
-    time_text,
 )
 from ipyprof.report.markup import (
     MUTED,
@@ -49,9 +49,12 @@ from ipyprof.report.markup import (
 from ipyprof.report.plots import DONUT_SIZE, HEARTBEAT_SIZE, donut, heartbeat
 from ipyprof.report.report import Report
 from ipyprof.report.timeline import WIDTH, magnification, timeline
-from ipyprof.report.words import cause_subject, clock_text, device_text, facts, steps_text, without_label
+from ipyprof.report.words import bound_word, cause_subject, clock_text, device_text, facts, steps_text, without_label
 
 _BAR_PIXELS = 632.0  # the bar in a browser 800 wide: what fits there fits everywhere
+_FIRST = "padding:1px 6px 1px 0;white-space:nowrap"
+_NUMBER = "padding:1px 6px"
+_LAST = "padding:1px 0 1px 6px"
 _ONE_LINE = "overflow:hidden;white-space:nowrap"
 _LANE_WORDS = {
     "data_loading": "host in the data loader",
@@ -73,7 +76,7 @@ def verdict_section(report: Report) -> str:
     eyebrow = [
         f"<b>{escape(subject)}</b>{escape(rest)}",
         f"confidence <b>{escape(verdict.confidence)}</b>",
-        escape(verdict.bound) if verdict.bound != "unknown" else "",
+        escape(bound_word(report)),
         escape(device_text(report)),
         escape(steps_text(report)),
         escape(report.source.name) if report.source.name else "",
@@ -287,17 +290,17 @@ def _step_table(report: Report, parts: Sequence[Part], culprit: Category | None)
             name = "The host does"
         head = row(
             cell("", header=True),
-            cell("ms", align="right", header=True),
-            cell("% of step", align="right", header=True, style="padding:1px 0 1px 6px"),
+            cell("ms", align="right", header=True, style=_NUMBER),
+            cell("% of step", align="right", header=True, style=_LAST),
         )
         total = sum(part.ms for part in group)
         body = row(
-            cell(f"<b>{escape(name)}</b>", style="padding-left:0;white-space:nowrap"),
-            cell(f"<b>{time_cell(total, step_ms)}</b>", align="right"),
+            cell(f"<b>{escape(name)}</b>", style=_FIRST),
+            cell(f"<b>{time_cell(total, step_ms)}</b>", align="right", style=_NUMBER),
             cell(
                 f"<b>{percent_cell(sum(part.share for part in group))}</b>",
                 align="right",
-                style="padding:1px 0 1px 6px",
+                style=_LAST,
             ),
         )
         for part in group:
@@ -309,10 +312,10 @@ def _step_table(report: Report, parts: Sequence[Part], culprit: Category | None)
             body += row(
                 cell(
                     swatch(part.category.fill) + escape(part.category.label) + mark,
-                    style="padding-left:0;white-space:nowrap",
+                    style=_FIRST,
                 ),
-                cell(time_cell(part.ms, step_ms), align="right"),
-                cell(percent_cell(part.share), align="right", style="padding:1px 0 1px 6px"),
+                cell(time_cell(part.ms, step_ms), align="right", style=_NUMBER),
+                cell(percent_cell(part.share), align="right", style=_LAST),
             )
         tables.append(div(table(head, body), "flex:1 1 280px;min-width:0"))
     text = div("".join(tables), "display:flex;flex-wrap:wrap;gap:2px 24px;align-items:flex-start;margin-top:2px")

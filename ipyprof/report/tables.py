@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipyprof.report.categories import ACCENT, ACCENT_INK, COPIES, KERNEL, MEMORY, PYTHON, RULE
-from ipyprof.report.formatting import (
+from ipyprof.formatting import (
     NOT_MEASURED,
     count_cell,
     gain_text,
@@ -14,6 +13,7 @@ from ipyprof.report.formatting import (
     plural,
     time_cell,
 )
+from ipyprof.report.categories import ACCENT, ACCENT_INK, COPIES, KERNEL, MEMORY, PYTHON, RULE
 from ipyprof.report.markup import (
     ELLIPSIS,
     MUTED,

@@ -6,8 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterable
 
-from ipyprof.report.categories import culprit_of, step_parts, unmeasured
-from ipyprof.report.formatting import (
+from ipyprof.formatting import (
     NOT_MEASURED,
     columns,
     count_cell,
@@ -20,12 +19,14 @@ from ipyprof.report.formatting import (
     time_cell,
     time_text,
 )
+from ipyprof.report.categories import culprit_of, step_parts, unmeasured
 from ipyprof.report.report import Operator, Report
 from ipyprof.report.words import (
     BOUND,
     STATUS,
     TENSOR_CORE,
     TRUST,
+    bound_word,
     cause_checked,
     cause_subject,
     check_rows,
@@ -65,7 +66,7 @@ def _verdict(report: Report, width: int) -> list[str]:
     subject, rest = cause_subject(verdict.cause)
     eyebrow = [
         f"{subject}{rest}",
-        verdict.bound if verdict.bound != "unknown" else "",
+        bound_word(report),
         f"confidence {verdict.confidence}",
         device_text(report),
         steps_text(report),
@@ -93,7 +94,7 @@ def _step(report: Report, width: int) -> list[str]:
     if step_ms is None or not parts:
         return [f"One step: {NOT_MEASURED}."]
     lines = [f"One step   {time_text(step_ms)}   ({clock_text(report)[5:]})"]
-    room = width - 47
+    room = width - 50
     for part in parts:
         if part.ms == 0 and part.category is not culprit_of(report.verdict.cause):
             continue
@@ -135,14 +136,15 @@ def _operators(report: Report, width: int) -> list[str]:
     if not ranked:
         return [f"Top operators: {NOT_MEASURED}."]
     total = sum(own(operator) for operator in ranked)
-    room = min(width - 51, 48) if device else min(width - 27, 60)
-    head = f"{'Top operators, ' + side + ' self time':<{room + 3}}{'ms':>8}{'%':>7}{'calls':>8}"
-    lines = [head + ("  bound by   Tensor Cores" if device else "")]
+    judged = device and width >= 76  # bound and Tensor Cores need 25 columns
+    room = min(width - 51, 48) if judged else min(width - 27, 60)
+    head = f"{_padded('Top operators, ' + side + ' self time', room + 3)}{'ms':>8}{'%':>7}{'calls':>8}"
+    lines = [head + ("  bound by   Tensor Cores" if judged else "")]
     for number, one in enumerate(ranked[:TOP], start=1):
         name = _padded(" ".join(printable(one.name).split()), room)
         line = f"{number:>2} {name}{time_cell(own(one), total):>8}{percent_cell(own(one) / total):>7}"
         line += f"{count_cell(one.calls):>8}"
-        if device:
+        if judged:
             bound = f"{BOUND.get(one.bound, '?')} {one.bound}"
             core = f"{TENSOR_CORE[one.tensor_core]} {one.tensor_core}" if one.tensor_core in TENSOR_CORE else "n/a"
             line += f"  {bound:<9}  {core}"

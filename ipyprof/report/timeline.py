@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from ipyprof.formatting import columns, plural, shorten, tick_text, time_text
 from ipyprof.report.canvas import GREY, Picture
 from ipyprof.report.categories import ACCENT, ACCENT_INK, BY_KEY, OUTLINE
-from ipyprof.report.formatting import columns, plural, shorten, tick_text, time_text
 
 WIDTH = 700.0
 _LEFT = 86.0
 _RIGHT = WIDTH - 8.0
 _LANES = 8
+_AXIS = 18.0
+_STRIP = 22.0
+_BUBBLE_LABEL = 300.0  # pixels that a bubble needs to carry its label itself
 _TRACK_ALPHA = 0.16
 
 
@@ -36,56 +39,46 @@ class Window:
 
 def timeline(view: Mapping[str, Any]) -> tuple[bytes, str] | None:
     """The step of ``views["timeline"]`` as a picture with its alt text, or ``None`` where it holds nothing to draw."""
-    lanes = [lane for lane in view.get("lanes") or () if lane.get("segments")]
-    lanes = _most_used(lanes)
-    start, end = view.get("start_ms"), view.get("end_ms")
-    if not lanes or start is None or end is None or not end > start:
+    clock = _clock(view)
+    if clock is None:
         return None
+    lanes, start, end = clock
     bubble = view.get("bubble")
-    part = magnified(lanes, float(start), float(end), bubble)
+    part = magnified(lanes, start, end, bubble)
     count = len(lanes)
-    whole = Window(float(start), float(end), 2.0, 18.0 if part else 22.0, 24.0 if part else 28.0)
-    bottom = whole.top + count * whole.pitch
+    whole = Window(start, end, 2.0, 18.0 if part else 22.0, 24.0 if part else 28.0)
     bubble_in_part = part is not None and bubble is not None and _inside(bubble, part)
-    windows = [whole]
-    if part is not None:
-        windows.append(Window(part[0], part[1], bottom + 42, 22.0, 28.0))
-    target = windows[-1] if bubble_in_part else whole
-    needs_strip = bubble is not None and target.x(bubble["end_ms"]) - target.x(bubble["start_ms"]) < 260
-    strip = 22.0 if needs_strip else 0.0
-    if part is not None:
-        if needs_strip and target is whole:
-            windows[1] = Window(part[0], part[1], bottom + 42 + strip, 22.0, 28.0)
-        height = windows[1].top + count * 28.0 + 18 + (strip if target is not whole else 0.0)
-        if bubble_in_part:
-            target = windows[1]
-    else:
-        height = bottom + 18 + strip
-    picture = Picture(WIDTH, height)
-    for window in windows:
-        extra = strip if window is target or (window == target) else 0.0
-        _draw_lanes(picture, lanes, window)
-        _draw_axis(
-            picture,
-            window,
-            window.top + count * window.pitch - (window.pitch - window.lane) + 4 + extra,
-            origin=float(start),
-        )
-    if part is not None:
-        _draw_funnel(picture, whole, windows[1], bottom + (strip if target is whole else 0.0))
+    strip = 0.0
     if bubble is not None:
-        _draw_bubble(picture, bubble, lanes, target, needs_strip)
-    return picture.png(), _alt(lanes, float(start), float(end), bubble)
+        first, last = part if bubble_in_part and part is not None else (start, end)
+        width = (bubble["end_ms"] - bubble["start_ms"]) / (last - first) * (_RIGHT - _LEFT)
+        strip = _STRIP if width < _BUBBLE_LABEL else 0.0
+    bottom = whole.top + count * whole.pitch + (0.0 if bubble_in_part else strip)
+    zoom = None
+    height = bottom + _AXIS
+    if part is not None:
+        zoom = Window(part[0], part[1], bottom + 42, 22.0, 28.0)
+        height = zoom.top + count * zoom.pitch + (strip if bubble_in_part else 0.0) + _AXIS
+    picture = Picture(WIDTH, height)
+    _draw_lanes(picture, lanes, whole)
+    _draw_axis(picture, whole, bottom - 2, origin=start)
+    if zoom is not None:
+        _draw_lanes(picture, lanes, zoom)
+        _draw_axis(picture, zoom, height - _AXIS - 2, origin=start)
+        _draw_funnel(picture, whole, zoom, bottom)
+    if bubble is not None:
+        _draw_bubble(picture, bubble, lanes, zoom if bubble_in_part and zoom is not None else whole, strip > 0)
+    return picture.png(), _alt(lanes, start, end, bubble)
 
 
 def magnification(view: Mapping[str, Any]) -> float | None:
     """How many times larger the magnified part is, or ``None`` where nothing is magnified."""
-    lanes = _most_used([lane for lane in view.get("lanes") or () if lane.get("segments")])
-    start, end = view.get("start_ms"), view.get("end_ms")
-    if not lanes or start is None or end is None or not end > start:
+    clock = _clock(view)
+    if clock is None:
         return None
-    part = magnified(lanes, float(start), float(end), view.get("bubble"))
-    return (float(end) - float(start)) / (part[1] - part[0]) if part else None
+    lanes, start, end = clock
+    part = magnified(lanes, start, end, view.get("bubble"))
+    return (end - start) / (part[1] - part[0]) if part else None
 
 
 def magnified(
@@ -116,6 +109,15 @@ def magnified(
         densest = int(counts.argmax())
         return float(edges[densest]), float(edges[densest + 1])
     return None
+
+
+def _clock(view: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], float, float] | None:
+    """The lanes that hold anything, with the step's start and end; ``None`` where there is nothing to draw."""
+    lanes = _most_used([lane for lane in view.get("lanes") or () if lane.get("segments")])
+    start, end = view.get("start_ms"), view.get("end_ms")
+    if not lanes or start is None or end is None or not end > start:
+        return None
+    return lanes, float(start), float(end)
 
 
 def _shifted(low: float, high: float, start: float, end: float) -> tuple[float, float]:

@@ -40,7 +40,7 @@ def build_panel(report: Report) -> Any | None:
         value=b"",
         layout=ipywidgets.Layout(width=f"{DONUT_SIZE[0]}px", flex="0 0 auto", object_fit="contain"),
     )
-    table = ipywidgets.HTML()
+    table = ipywidgets.HTML(layout=ipywidgets.Layout(flex="1 1 620px", max_width="760px", min_width="0"))
     drawn: dict[str, tuple[bytes, str]] = {}
 
     def show(name: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ipyprof.diagnosis.finding import Finding
+from ipyprof.formatting import NOT_MEASURED, percent_whole, plural, rate_text, speedup_text, time_text
 from ipyprof.report.categories import step_parts, waiting_share
-from ipyprof.report.formatting import NOT_MEASURED, percent_whole, plural, rate_text, speedup_text, time_text
 from ipyprof.report.report import Report
 
 # identifier: (subject of the eyebrow, how it goes on, name as the next bottleneck)
@@ -100,6 +100,14 @@ def cause_name(cause: str) -> str:
 def cause_checked(cause: str) -> str:
     """``cause`` in the list of what was checked: the identifier and a word or two."""
     return f"{cause}: {_CHECKED[cause]}" if cause in _CHECKED else cause
+
+
+def bound_word(report: Report) -> str:
+    """``IO-bound``, ``CPU-bound``, ``GPU-bound (compute)``: what people ask for; empty where it is unknown."""
+    bound = report.verdict.bound
+    if bound == "unknown":
+        return ""
+    return bound if bound.startswith("GPU") else bound.split(" (")[0]
 
 
 def device_text(report: Report) -> str:

@@ -41,6 +41,7 @@ class Arguments(Struct, gc=False):
     group_description: Raw = field(default=NOTHING, name="Process Group Description")
     group_ranks: Raw = field(default=NOTHING, name="Process Group Ranks")
     label: Any = field(default=None, name="name")
+    delta: int = field(default=0, name="Bytes")
     device_type: int = field(default=0, name="Device Type")
     device_id: int = field(default=-1, name="Device Id")
     allocated: int = field(default=0, name="Total Allocated")

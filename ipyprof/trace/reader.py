@@ -224,7 +224,7 @@ def _memory(events: list[Event], time_ns: Int64) -> MemoryRecords:
     return MemoryRecords(
         time_ns=time_ns[order],
         device=_wrapped(device).astype(np.int32),
-        delta_bytes=_wrapped([args.bytes for args in records]),
+        delta_bytes=_wrapped([args.delta for args in records]),
         allocated_bytes=_wrapped([args.allocated for args in records]),
         reserved_bytes=_wrapped([args.reserved for args in records]),
     )

@@ -28,6 +28,8 @@ _NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])( *)(?:[-+]?(?:inf(?:inity)?|nan(?:\([a
 
 _END_OF_LIST = re.compile(rb'\]\s*,\s*(?=")')
 
+_SOMETHING = re.compile(rb"[^ \t\r\n\0]")
+
 # Key at the top of a file that is no trace -> what the file is.
 _KNOWN_OTHERS = (
     ("rocprofiler-sdk-tool", "rocprof's results"),
@@ -59,7 +61,8 @@ def unpack(data: bytes, path: str) -> bytes:
         except (EOFError, OSError, zlib.error) as error:
             raise TraceError(f"{path} is a broken gzip file ({error})", ALLOWED, "copy or export it again") from error
     data = data.removeprefix(BYTE_ORDER_MARK)
-    if not data.strip(b" \t\r\n\0"):
+    # Regular expressions and slices, not strip(): that would copy the whole file.
+    if _SOMETHING.search(data) is None:
         raise TraceError(f"{path} is empty", ALLOWED, "export it again")
     return data
 
@@ -87,7 +90,7 @@ def decode(data: bytes, path: str) -> tuple[File, dict[str, msgspec.Raw], dict[s
 
 
 def _decode_file(data: bytes, path: str, damage: dict[str, int]) -> File:
-    if data.lstrip()[:1] == b"[":
+    if _first(data) == b"[":
         # The array form: the events and nothing else.
         data = b'{"traceEvents":' + data + b"}"
     try:
@@ -123,7 +126,7 @@ def _decode_file(data: bytes, path: str, damage: dict[str, int]) -> File:
 def _top_keys(file: File, data: bytes) -> dict[str, msgspec.Raw]:
     # Keys stand before and after the events: closing the head and opening the tail spares a second pass over all.
     found: dict[str, msgspec.Raw] = {}
-    if data.lstrip()[:1] == b"{":
+    if _first(data) == b"{":
         at = data.find(b'"traceEvents"', 0, HEAD_BYTES)
         found = _keys_of(data[: max(at, 0)] + b'"traceEvents":0}') if at > 0 else {}
         tail = data[-TAIL_BYTES:]
@@ -156,6 +159,12 @@ def small_values(raws: Mapping[str, msgspec.Raw], without: frozenset[str]) -> di
     }
 
 
+def _first(data: bytes) -> bytes:
+    """The first byte that is no space."""
+    found = _SOMETHING.search(data)
+    return b"" if found is None else found.group()
+
+
 def _repair(data: bytes) -> bytes:
     """``data`` with control characters, broken UTF-8 and bare inf or nan replaced; nothing else is touched."""
     text = data.translate(_SPACES).decode("utf-8", "replace").encode()
@@ -163,8 +172,7 @@ def _repair(data: bytes) -> bytes:
 
 
 def _not_json(data: bytes, path: str, error: Exception) -> TraceError:
-    start = data[:1]
-    if start not in (b"{", b"["):
+    if _first(data) not in (b"{", b"["):
         shown = data[:12].decode("ascii", "backslashreplace").strip()
         return TraceError(f"{path} is no JSON: it begins with {shown!r}", ALLOWED, EXPORT)
     if "truncated" in str(error):

@@ -18,7 +18,7 @@ def only_shell() -> Any:
     return InteractiveShell.instance(config=config)
 
 
-@pytest.fixture()
+@pytest.fixture
 def shell(only_shell: Any) -> Iterator[Any]:
     only_shell.reset(new_session=False)
     flags, interactivity = only_shell.compile.flags, only_shell.ast_node_interactivity

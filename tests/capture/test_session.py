@@ -194,6 +194,22 @@ class TestLoops:
         assert recording.live.partial == ""
         recording.discard()
 
+    def test_a_cold_step_is_over_where_it_is_closed(self) -> None:
+        ready: list[object] = []
+        session = Session(Options(), on_ready=ready.append)
+        session.start_cold()
+        work()
+
+        session.close(2)
+        torch.ones(3).exp()
+        recording = session.finish()
+
+        assert session.over
+        assert ready == [recording]
+        assert step_names(recording.trace_path) == ["ProfilerStep#0"]
+        assert "aten::exp" not in names(recording.trace_path)
+        recording.discard()
+
     def test_a_dropped_cold_recording_leaves_no_trace_of_itself(self) -> None:
         session = Session(Options())
         session.start_cold()
@@ -278,6 +294,7 @@ class TestReady:
         session.finish().discard()
 
         assert ready == [11]
+        assert session.over
 
     def test_at_end_nothing_comes_before_the_end(self) -> None:
         ready: list[object] = []

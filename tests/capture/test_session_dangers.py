@@ -204,6 +204,7 @@ _SCENARIOS = {
         thread.join()
         recording = session.finish()
         assert recording.trace_path is None
+        assert second_run() == WHOLE
     """,
     "torch's switch is turned behind our back": """
         def body(index):

@@ -1,0 +1,72 @@
+"""``python -m ipyprof``: ``demo`` and ``report``. What cannot be done is one line on standard error, exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ipyprof import __version__, api
+from ipyprof.errors import IpyprofError, OptionError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 2 after an error that was told."""
+    asked = _parser().parse_args(arguments)
+    try:
+        if asked.command == "demo":
+            return _demo()
+        return _report(asked.files, as_json=asked.json, page=asked.html)
+    except (IpyprofError, OSError) as error:
+        print(f"ipyprof: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ipyprof", description="Say what holds a training step back.")
+    parser.add_argument("--version", action="version", version=f"ipyprof {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("demo", help="profile a small training cell here, on the GPU if there is one")
+    report = commands.add_parser("report", help="the report of a saved trace, or a saved report")
+    report.add_argument("files", nargs="+", metavar="FILE", help="a trace (.json or .json.gz) or a report's JSON")
+    report.add_argument("--json", action="store_true", help="print JSON; a list where there are several files")
+    report.add_argument("--html", type=Path, metavar="FILE", help="write the dashboard to this file")
+    return parser
+
+
+def _demo() -> int:
+    from ipyprof.demo import run_demo
+
+    page = run_demo()
+    print(f"The dashboard as a page: {page}")
+    return 0
+
+
+def _report(files: Sequence[str], *, as_json: bool, page: Path | None) -> int:
+    from ipyprof.delivery import check_target, write_page
+    from ipyprof.report.text import render_text
+
+    if page is not None:
+        if len(files) > 1:
+            raise OptionError(f"--html with {len(files)} files", "a page shows one report", "give one file")
+        check_target("html", page)
+    reports = [api.load(file) for file in files]
+    if page is not None:
+        write_page(reports[0], page)
+    if as_json:
+        plain = [report.to_dict() for report in reports]
+        print(json.dumps(plain[0] if len(plain) == 1 else plain, allow_nan=False))
+    elif page is not None:
+        print(f"The dashboard as a page: {page}")
+    else:
+        for file, report in zip(files, reports, strict=True):
+            if len(files) > 1:
+                print(f"== {file}")
+            print(render_text(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,241 @@
+"""The dashboard: complete, escaped, small, and free of what untrusted notebooks remove."""
+
+from __future__ import annotations
+
+import dataclasses
+import html.parser
+import re
+from collections.abc import Callable
+
+import pytest
+
+from ipyprof.report.display import bundle
+from ipyprof.report.html import render_html, render_page
+from ipyprof.report.report import Line, Report
+from tests.golden_files import assert_golden, without_pictures
+from tests.sample_reports import (
+    SAMPLES,
+    cpu_only,
+    healthy,
+    hostile,
+    inconclusive,
+    no_baseline,
+    starvation,
+    sync,
+)
+
+VOID = {"img", "br", "meta"}
+
+
+class Outline(html.parser.HTMLParser):
+    """Tags, attributes and text of a fragment; ``open`` holds what was not closed."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.sources: list[str] = []
+        self.alts: list[str] = []
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+        values = dict(attrs)
+        if tag == "img":
+            self.sources.append(values.get("src") or "")
+            self.alts.append(values.get("alt") or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.mark.parametrize("name", ["sync", "cpu_only", "no_baseline", "inconclusive"])
+def test_dashboard_is_as_agreed(name: str) -> None:
+    # given a report, when it is rendered, then it equals the HTML that was looked at and kept
+    assert_golden(f"{name}.html", without_pictures(render_html(SAMPLES[name]())))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_only_what_untrusted_notebooks_keep(name: str) -> None:
+    # given a dashboard, when its elements are listed
+    outline = Outline(render_html(SAMPLES[name]()))
+    # then there is no script, style element, SVG, link or handler, and every element is closed
+    assert outline.tags <= {
+        "div", "span", "b", "br", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"
+    }  # fmt: skip
+    assert outline.attributes <= {"style", "title", "align", "colspan", "src", "alt", "width"}
+    assert outline.open == []
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_pictures_are_embedded_and_described(name: str) -> None:
+    outline = Outline(render_html(SAMPLES[name]()))
+    assert all(source.startswith("data:image/png;base64,") for source in outline.sources)
+    assert all(len(alt) > 20 for alt in outline.alts)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_dashboard_is_small(name: str) -> None:
+    assert len(render_html(SAMPLES[name]()).encode("utf-8")) < 300_000
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_address_outside_the_document(name: str) -> None:
+    assert re.findall(r"https?://|url\(", render_html(SAMPLES[name]())) == []
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text_colour_only_on_its_own_fill(name: str) -> None:
+    # given a dashboard, when the styles that set a text colour are listed
+    styles = re.findall(r'style="([^"]*)"', render_html(SAMPLES[name]()))
+    coloured = [style for style in styles if re.search(r"(?:^|;)color:", style)]
+    # then each sets its background too: all other text inherits the theme's
+    assert [style for style in coloured if "background:#" not in style] == []
+
+
+def test_hostile_names_stay_text() -> None:
+    # given names with markup, when they are rendered
+    markup = render_html(hostile())
+    # then they are text, whole, and no element came of them
+    assert "<script" not in markup
+    assert "<b>bold" not in markup
+    assert "onerror=" not in Outline(markup).attributes
+    assert '<b>bold</b><script>alert("1")</script> $x_1$ & �� 前向传播 한국어 🚀' in Outline(markup).text
+    assert markup.encode("utf-8").decode("utf-8") == markup
+
+
+def test_a_long_name_is_shortened_and_whole_on_hover() -> None:
+    markup = render_html(hostile())
+    assert markup.count("T_" * 440) == 1
+    assert 'title="void kernel&lt;T_T_' in markup
+
+
+def test_order_of_the_sections() -> None:
+    # given a full report, when its text is read from the top, then the sections follow the agreed order
+    text = Outline(render_html(starvation())).text
+    places = [
+        text.index(name)
+        for name in (
+            "Line 2 keeps the GPU waiting",
+            "step now",
+            "One step",
+            "How much of the GPU is used",
+            "Top operators on the GPU",
+            "Memory heartbeat",
+            "Your lines",
+            "One step on the clock",
+            "What was checked",
+            "How to read this page",
+            "Trust:",
+        )
+    ]
+    assert places == sorted(places)
+
+
+def test_five_facts_and_the_change() -> None:
+    text = Outline(render_html(starvation())).text
+    for fact in ("257 ms", "≥ 31.6 ms", "at most 8.1×", "249 img/s", "Python, operators"):
+        assert fact in text
+    assert "− train_loader = DataLoader(ds, batch_size=64)" in text
+    assert "+ train_loader = DataLoader(ds, batch_size=64, num_workers=8" in text
+
+
+def test_the_step_without_the_cause_is_on_the_same_scale() -> None:
+    # given 3.80 ms with 0.82 ms of kernels, and 2.50 ms without the reads
+    markup = render_html(sync())
+    # when both bars are drawn, then kernels have the same width in both and the rest is recoverable
+    assert markup.count("width:21.58%") == 2
+    assert "recoverable: at most 1.30 ms (34 %)" in Outline(markup).text
+
+
+def test_without_a_second_replay_there_is_one_bar() -> None:
+    text = Outline(render_html(no_baseline())).text
+    assert "recoverable" not in text
+    assert "no baseline: as recorded" in text
+
+
+def test_without_a_gpu_the_host_is_shown() -> None:
+    text = Outline(render_html(cpu_only())).text
+    assert "GPU computes, GPU copies, Communication, CUDA calls: not measured (no GPU)." in text
+    assert "Top operators on the host" in text
+    assert "How much of the GPU is used" not in text
+    assert "Tensor Cores" not in text.split("How to read this page")[0]
+
+
+def test_nothing_measured_is_said_in_words() -> None:
+    text = Outline(render_html(inconclusive())).text
+    assert "? Could not tell" in text
+    for sentence in ("The step's time was not measured.", "Operators were not measured.", "Memory was not measured."):
+        assert sentence in text
+
+
+def test_partial_recording_is_said_under_the_headline() -> None:
+    assert "! partial the cell raised ValueError in step 4" in Outline(render_html(no_baseline())).text
+
+
+def test_healthy_has_no_bottleneck() -> None:
+    text = Outline(render_html(healthy())).text
+    assert "✓ Healthy : nothing to cure" in text
+    assert "bottleneck " not in text.replace("next bottleneck", "")
+
+
+def test_a_tall_page_folds_the_timeline_first() -> None:
+    # given a report whose page would grow too tall, when it is rendered, then the timeline is folded
+    assert "<summary" in render_html(starvation()).split("One step on the clock")[0].rsplit("<details", 1)[1]
+
+
+def test_a_short_page_folds_no_check() -> None:
+    before = render_html(cpu_only()).split("What was checked")[0]
+    assert "<details" not in before
+
+
+def test_a_long_cell_shows_its_costly_lines_and_counts_the_rest() -> None:
+    # given a cell of 300 lines, line 7 the verdict's, line 200 costly
+    lines = tuple(
+        Line(line=number, source=f"line_{number}()", device_ms=0.0, host_ms=5.0 if number == 200 else 0.0, sync_count=0)
+        for number in range(1, 301)
+    )
+    # when it is rendered
+    text = Outline(render_html(dataclasses.replace(sync(), lines=lines))).text
+    # then both are shown, the page does not list them all, and says how many are left out
+    assert "line_7()" in text
+    assert "line_200()" in text
+    assert "line_150()" not in text
+    assert "lines that cost less" in text
+
+
+def test_indentation_of_the_cell_is_kept() -> None:
+    assert "&nbsp; &nbsp; &nbsp; &nbsp; total += h[0, 0].item()" in render_html(sync())
+
+
+@pytest.mark.parametrize("make", [sync, inconclusive])
+def test_page_is_a_whole_document_around_the_same_fragment(make: Callable[[], Report]) -> None:
+    page = render_page(make())
+    assert page.startswith("<!DOCTYPE html>")
+    assert '<meta charset="utf-8">' in page
+    assert '<meta name="color-scheme" content="light dark">' in page
+    assert render_html(make()) in page
+    assert Outline(page).open == []
+
+
+def test_bundle_has_text_and_dashboard() -> None:
+    # given a report, when a notebook asks for it, then both forms are there and each names the verdict
+    report = sync()
+    shown = report._repr_mimebundle_()
+    assert shown == bundle(report)
+    assert list(shown) == ["text/plain", "text/html"]
+    assert "Line 7 reads a number back" in shown["text/plain"]
+    assert "Line 7 reads a number back" in shown["text/html"]

@@ -1,0 +1,68 @@
+"""The report in a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipyprof.formatting import columns
+from ipyprof.report.text import render_text
+from tests.golden_files import assert_golden
+from tests.sample_reports import SAMPLES, cpu_only, healthy, hostile, inconclusive, no_baseline, starvation, sync
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text_is_as_agreed(name: str) -> None:
+    # given a report, when it is rendered, then it equals the text that was looked at and kept
+    assert_golden(f"{name}.txt", render_text(SAMPLES[name]()))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
+    # given a width, when a report is rendered, then every line fits
+    text = render_text(SAMPLES[name](), width)
+    assert [line for line in text.splitlines() if columns(line) > width] == []
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text_is_compact(name: str) -> None:
+    assert len(render_text(SAMPLES[name]()).splitlines()) <= 65
+
+
+def test_the_verdict_comes_first_with_the_words_people_ask_for() -> None:
+    assert "IO-bound" in render_text(starvation()).splitlines()[0]
+    assert "CPU-bound" in render_text(sync()).splitlines()[0]
+    assert "GPU-bound (compute)" in render_text(healthy()).splitlines()[0]
+
+
+def test_headline_is_whole() -> None:
+    # given a headline that wraps, when it is rendered, then it is there word by word
+    assert sync().verdict.headline in " ".join(render_text(sync()).split())
+
+
+def test_a_number_and_its_unit_stay_on_one_line() -> None:
+    lines = render_text(sync()).splitlines()
+    assert [line for line in lines if line.lstrip().startswith(("%", "ms"))] == []
+
+
+def test_unmeasured_parts_are_named_in_words() -> None:
+    text = render_text(cpu_only())
+    assert "GPU computes, GPU copies, Communication, CUDA calls: not measured (no GPU)." in " ".join(text.split())
+    assert "Top operators, host self time" in text
+
+
+def test_nothing_measured_is_still_a_report() -> None:
+    text = render_text(inconclusive())
+    assert "One step: not measured." in text
+    assert "Top operators: not measured." in text
+    assert "Memory: not measured." in text
+
+
+def test_partial_recording_is_said() -> None:
+    assert "! partial: the cell raised ValueError in step 4" in " ".join(render_text(no_baseline()).split())
+
+
+def test_no_control_character_reaches_the_terminal() -> None:
+    text = render_text(hostile())
+    assert [character for character in text if ord(character) < 32 and character != "\n"] == []
+    assert text.encode("utf-8").decode("utf-8") == text
