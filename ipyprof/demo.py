@@ -19,11 +19,11 @@ class Pictures(Dataset):
     \"\"\"Noise in place of files; every picture is blurred on the CPU when it is asked for.\"\"\"
 
     def __len__(self):
-        return 32 * 40
+        return 16 * 24
 
     def __getitem__(self, index):
         generator = torch.Generator().manual_seed(index)
-        picture = torch.rand(3, 96, 96, generator=generator)
+        picture = torch.rand(3, 64, 64, generator=generator)
         for _ in range(4):
             picture = nn.functional.avg_pool2d(picture, 5, stride=1, padding=2)
         return picture, index % 10
@@ -35,7 +35,7 @@ model = nn.Sequential(
     nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
 ).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-loader = DataLoader(Pictures(), batch_size=32)
+loader = DataLoader(Pictures(), batch_size=16)
 """
 
 CELL = """\
@@ -47,7 +47,7 @@ for pictures, labels in loader:
     optimizer.step()
 """
 
-OPTIONS = "--items 32 --unit pictures --name demo"
+OPTIONS = "--items 16 --unit pictures --name demo"
 
 
 def run_demo() -> Path:

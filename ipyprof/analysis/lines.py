@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ipyprof.analysis.backward import forward_times
 from ipyprof.analysis.program import Act, Program
 from ipyprof.analysis.replay import Replayed
-from ipyprof.trace.model import Trace
+from ipyprof.analysis.steps import Steps
+from ipyprof.trace.model import Int64, Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +23,21 @@ class LineCost:
     sync_count: float
 
 
-def line_costs(trace: Trace, program: Program, replayed: Replayed) -> tuple[LineCost, ...]:
-    """Costs by line, sorted by line; device time on the line that launched it (backward: the ``.backward()`` line).
+def record_lines(trace: Trace, steps: Steps, program: Program) -> Int64:
+    """(m,) int64: the line that each device record of the program belongs to, 0 = none.
+
+    The line that launched it; for backward work the line whose forward operator made the node.
+    """
+    launch = steps.launch[program.record]
+    lines = program.lines_at(trace.start_ns[launch])
+    forward = forward_times(trace, steps, launch)
+    known = forward >= program.begin
+    made = program.lines_at(forward)
+    return np.where(known & (made > 0), made, lines)
+
+
+def line_costs(trace: Trace, steps: Steps, program: Program, replayed: Replayed) -> tuple[LineCost, ...]:
+    """Costs by line, sorted by line; device time as in ``record_lines``.
 
     Host time is that of the replayed, deflated step and includes waiting in calls; all lines together take the host's
     step. Empty where the trace has no lines.
@@ -33,9 +48,7 @@ def line_costs(trace: Trace, program: Program, replayed: Replayed) -> tuple[Line
     gap_ns = replayed.call_begin - replayed.gap_begin
     call_ns = replayed.call_end - replayed.call_begin
     waits = np.isin(program.act, (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD, Act.BLOCKING_COPY))
-    launching_line = np.repeat(program.call_line, program.last - program.first)
-    record = np.concatenate([np.arange(a, b) for a, b in zip(program.first, program.last, strict=True)] or [[]]).astype(int)
-    device_ns = trace.dur_ns[program.record[record]]
+    device_ns, launching_line = trace.dur_ns[program.record], record_lines(trace, steps, program)
     return tuple(
         LineCost(
             line=int(line),

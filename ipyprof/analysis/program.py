@@ -79,6 +79,7 @@ class Program:
         begin, stop: the recorded window; steps: whole steps in it.
         queue: launches that fit in the queue, 0 = unlimited.
         operator_start, operator_end: disjoint union of operators on launching threads.
+        line_from, line_number: (l,) instants at which the running line changes, and the line from then on.
         edges: (e,) sorted starts and ends of the recorded host events on launching threads.
     """
 
@@ -118,6 +119,8 @@ class Program:
     operator_end: Int64
     edges: Int64
     threads: tuple[int, ...]
+    line_from: Int64
+    line_number: Int64
 
     @property
     def events(self) -> float:
@@ -149,6 +152,10 @@ class Program:
             act=np.where(hit & ((self.act != Act.LAUNCH) | records), Act.PLAIN, self.act),
             last=np.where(hit & records, self.first, self.last),
         )
+
+    def lines_at(self, when: Int64) -> Int64:
+        """(m,) int64: the cell's line that ran at each recorded instant, 0 = none."""
+        return _lookup(self.line_from, self.line_number, when)
 
     def without_calls(self, items: Bool) -> Program:
         """The program in which these items' calls take no time and wait for nothing; what they launch stays."""
@@ -233,6 +240,8 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
         operator_end=operator_end,
         edges=edges,
         threads=tuple(int(thread) for thread in threads),
+        line_from=line_at,
+        line_number=line_number,
     )
     # What a mark itself takes, between the end of one step's range and the start of the next, is not the user's time.
     return program if live is None else program.cut(steps.ends_ns[:-1], steps.marks_ns[1:-1], records=False)

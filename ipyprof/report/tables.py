@@ -39,7 +39,9 @@ from ipyprof.report.words import (
     TRUST,
     cause_checked,
     check_rows,
+    judged_columns,
     ladder_lesson,
+    unjudged_text,
 )
 
 TOP = 10
@@ -98,8 +100,9 @@ def operators_table(operators: Sequence[Operator], *, limit: int = TOP, recorded
         _tight("%", align="right", header=True),
         _tight("calls", align="right", header=True),
     ]
-    if device:
-        titles += [_tight("bound by", header=True), _tight("Tensor Cores", header=True)]
+    bounds, cores = judged_columns(shown) if device else (False, False)
+    titles += [_tight("bound by", header=True)] if bounds else []
+    titles += [_tight("Tensor Cores", header=True)] if cores else []
     if amdahl:
         titles.append(_tight("if free", align="right", header=True))
     body = ""
@@ -113,9 +116,10 @@ def operators_table(operators: Sequence[Operator], *, limit: int = TOP, recorded
             _tight(percent_cell(own(operator) / total), align="right"),
             _tight(count_cell(operator.calls), align="right"),
         ]
-        if device:
+        if bounds:
             mark = BOUND.get(operator.bound)
             bound = f"{mark} {operator.bound}" if mark else muted("? unknown")
+        if cores:
             core = TENSOR_CORE.get(operator.tensor_core)
             cells.append(_tight(bound, style="white-space:nowrap"))
             used = f"{core} {escape(operator.tensor_core)}" if core else muted("n/a")
@@ -141,6 +145,8 @@ def operators_table(operators: Sequence[Operator], *, limit: int = TOP, recorded
         _tight("", style=line, span_columns=len(titles) - 5),
     )
     text = head + table(row(*titles), body)
+    if device and not (bounds and cores):
+        text += note(escape(unjudged_text(bounds, cores)), 2)
     if amdahl:
         text += note("<b>if free</b>: % of the step gained at most if the operator took no time.", 2)
     return text

@@ -34,8 +34,10 @@ from ipyprof.report.words import (
     clock_text,
     device_text,
     facts,
+    judged_columns,
     leading_line,
     steps_text,
+    unjudged_text,
 )
 
 TOP = 10
@@ -136,7 +138,8 @@ def _operators(report: Report, width: int) -> list[str]:
     if not ranked:
         return [f"Top operators: {NOT_MEASURED}."]
     total = sum(own(operator) for operator in ranked)
-    judged = device and width >= 76  # bound and Tensor Cores need 25 columns
+    bounds, cores = judged_columns(ranked[:TOP]) if device else (False, False)
+    judged = (bounds or cores) and width >= 76  # bound and Tensor Cores need 25 columns
     room = min(width - 51, 48) if judged else min(width - 27, 60)
     head = f"{_padded('Top operators, ' + side + ' self time', room + 3)}{'ms':>8}{'%':>7}{'calls':>8}"
     lines = [head + ("  bound by   Tensor Cores" if judged else "")]
@@ -156,6 +159,8 @@ def _operators(report: Report, width: int) -> list[str]:
             f"   {_padded(f'{len(left)} more', room)}{time_cell(rest, total):>8}{percent_cell(rest / total):>7}"
         )
     lines.append(f"   {_padded(f'all {side} time', room)}{time_cell(total, total):>8}{'100.0':>7}")
+    if device and not judged and not (bounds and cores):
+        lines.append(unjudged_text(bounds, cores))
     return lines
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipyprof.diagnosis.finding import Finding
 from ipyprof.formatting import NOT_MEASURED, percent_whole, plural, rate_text, speedup_text, time_text
 from ipyprof.report.categories import step_parts, waiting_share
-from ipyprof.report.report import Report
+from ipyprof.report.report import Operator, Report
 
 # identifier: (subject of the eyebrow, how it goes on, name as the next bottleneck)
 _CAUSES = {
@@ -230,6 +231,24 @@ def leading_line(report: Report) -> int | None:
         if finding.cause == report.verdict.cause and finding.status == "found":
             return finding.where.line
     return None
+
+
+def judged_columns(operators: Sequence[Operator]) -> tuple[bool, bool]:
+    """Whether anything is known of what bounds ``operators``, and of their use of Tensor Cores.
+
+    A column without a single judgement is left out, and a sentence says so. That a copy is a copy is no judgement.
+    """
+    return (
+        any(operator.bound in ("compute", "memory", "launch") for operator in operators),
+        any(operator.tensor_core in ("yes", "no") for operator in operators),
+    )
+
+
+def unjudged_text(bound: bool, tensor_core: bool) -> str:
+    """Such as ``Bound by, Tensor Cores: not measured.``; empty where both columns are shown."""
+    missing = [name for name, known in (("bound by", bound), ("Tensor Cores", tensor_core)) if not known]
+    text = ", ".join(missing)
+    return f"{text[0].upper()}{text[1:]}: {NOT_MEASURED}." if missing else ""
 
 
 def ladder_lesson(report: Report) -> str:

@@ -1,0 +1,349 @@
+"""The magic in a shell without a front end: options, what it runs, what it leaves."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from ipyprof import delivery, history
+from ipyprof.magics import GpuProfile, split_line
+from ipyprof.report.report import Report
+
+LOOP = "for i in range(9):\n    x = torch.tanh(x @ x)\n"
+
+
+def run(shell: InteractiveShell, cell: str) -> object:
+    """The value of a cell that must succeed."""
+    result = shell.run_cell(cell)
+    result.raise_error()
+    return result.result
+
+
+# -- the line --
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "rest"),
+    [
+        ("", [], ""),
+        ("-q --wait 1", ["-q", "--wait", "1"], ""),
+        ("--wait=1 f(x)", ["--wait=1"], "f(x)"),
+        ('-o r f("a  b", -1)', ["-o", "r"], 'f("a  b", -1)'),
+        ("--no-shapes -oreport x -y", ["--no-shapes", "-oreport"], "x -y"),
+        ('--trace "a b.json" f()', ["--trace", "a b.json"], "f()"),
+        ("--html='a b.html'", ["--html=a b.html"], ""),
+        ("--wait -1", ["--wait", "-1"], ""),
+        ("--sta -q", ["--sta", "-q"], ""),
+        ("--act 2 f()", ["--act", "2"], "f()"),
+        ("-q -- -x", ["-q"], "-x"),
+    ],
+)
+def test_line_is_split_into_options_and_raw_rest(line: str, words: list[str], rest: str) -> None:
+    # given the text behind the magic's name, when it is split
+    found = split_line(line, GpuProfile.gpuprofile.parser)
+    # then the options are words without quotes and the rest is as typed
+    assert found == (words, rest)
+
+
+def test_open_quote_is_named() -> None:
+    # given an option with an open quote, when the line is split, then one line says so
+    with pytest.raises(UsageError, match="a quote is not closed"):
+        split_line('--trace "a b', GpuProfile.gpuprofile.parser)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--wait -1", "wait=-1; wait is a whole number of at least 0"),
+        ("--wait two", "argument --wait: invalid int value: 'two'"),
+        ("--frames", "unrecognized arguments: --frames"),
+        ("--step never", "argument --step: invalid choice: 'never'"),
+        ("--step call --loop 2", "loop=2 together with step='call'"),
+        ("--loop 3", "--loop 3: no loop of the cell begins on that line"),
+        ("--limit 0", "limit=0.0; limit is a number above 0"),
+        ("-o 2x", "-o takes a Python name"),
+        ("--trace step.txt", "a trace file ends in .json or .json.gz"),
+        ("--trace missing/step.json", "there is no folder missing"),
+        ("--html missing/step.html", "there is no folder missing"),
+        ("--html .", "that is a folder"),
+        ("f(x)", "'f(x)' is no option of %%gpuprofile"),
+    ],
+)
+def test_wrong_option_is_one_line_and_nothing_runs(
+    shell: InteractiveShell, capfd: pytest.CaptureFixture[str], line: str, told: str
+) -> None:
+    # given a cell with a wrong option
+    result = shell.run_cell(f"%%gpuprofile {line}\nran = True\nfor i in range(9): pass\n")
+    # when it was refused, then one line says why, and the cell did not run
+    assert isinstance(result.error_in_exec, UsageError)
+    shown = capfd.readouterr().err.strip().splitlines()
+    assert len(shown) == 1
+    assert told in shown[0]
+    assert "ran" not in shell.user_ns
+
+
+@pytest.mark.parametrize("code", ["%gpuprofile", "%gpuprofile -q", "%%gpuprofile\n\n"])
+def test_nothing_to_run_is_a_usage_error(shell: InteractiveShell, code: str) -> None:
+    # given a magic without code, when it runs, then it is refused
+    assert isinstance(shell.run_cell(code).error_in_exec, UsageError)
+
+
+def test_help_shows_every_option_and_examples() -> None:
+    # given the magic's help
+    shown = GpuProfile.gpuprofile.__doc__ or ""
+    # when it is read, then each option and the examples are there
+    options = "--wait --warmup --active --repeat --step --loop --limit --at-end --no-shapes --no-memory --stack --items"
+    for option in [*options.split(), "--unit", "-o NAME", "-q", "--static", "--trace", "--html", "--name"]:
+        assert option in shown
+    assert "%%gpuprofile --loop 3 --trace step.json.gz --html step.html" in shown
+
+
+def test_loading_prints_nothing_and_imports_no_torch() -> None:
+    # given a fresh shell
+    code = (
+        "import sys, tempfile\n"
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance(ipython_dir=tempfile.mkdtemp())\n"
+        "shell.run_cell('%load_ext ipyprof').raise_error()\n"
+        "print(sorted({'torch', 'matplotlib', 'ipywidgets'} & set(sys.modules)))\n"
+    )
+    # when the extension is loaded
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    # then nothing is printed and torch is not there
+    assert done.stdout == "[]\n"
+    assert done.stderr == ""
+
+
+def test_lasting_default_of_static(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given the lasting default
+    run(shell, "%config GpuProfile.static = True")
+    magic = shell.magics_manager.registry["GpuProfile"]
+    try:
+        # when lines are read, then it holds unless the line says otherwise
+        assert magic._asked("", "1")[0].static is True
+        assert magic._asked("--no-static", "1")[0].static is False
+        # and loading the extension again keeps it
+        run(shell, "%reload_ext ipyprof")
+        assert shell.magics_manager.registry["GpuProfile"].static is True
+    finally:
+        run(shell, "%config GpuProfile.static = False")
+
+
+# -- the run --
+
+
+def test_cell_form_reports_and_returns_the_value(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    # given a loop and a last expression
+    value = run(shell, f"%%gpuprofile -o report --name trial\n{LOOP}x.shape[0]")
+    # when it ran, then its value is the cell's, the report is text and kept under the name
+    report = shell.user_ns["report"]
+    assert value == 64
+    assert isinstance(report, Report)
+    assert report.verdict.headline[:40] in " ".join(capsys.readouterr().out.split())
+    assert report.steps.how == "loop at line 2"
+    assert report.source.kind == "live"
+    assert report.source.name == "trial"
+    assert report.source.cell == ("%%gpuprofile -o report --name trial", *LOOP.splitlines(), "x.shape[0]")
+    assert history.last() is report
+
+
+def test_semicolon_hides_the_value(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    # given a last expression with a semicolon, when the cell ran, then nothing is displayed
+    assert run(shell, "%%gpuprofile -q\nx.shape[0];") is None
+    assert "64" not in capsys.readouterr().out
+
+
+def test_line_form_runs_the_raw_statement(shell: InteractiveShell) -> None:
+    # given a statement with two blanks in a text, when it runs, then they are still two
+    assert run(shell, "%gpuprofile -q --no-memory len('a  b')") == 4
+
+
+def test_quiet_shows_nothing(shell: InteractiveShell, capfd: pytest.CaptureFixture[str]) -> None:
+    # given -q, when a loop ran, then nothing was shown by us and the report is there
+    run(shell, f"%%gpuprofile -q -o report --no-memory\n{LOOP}")
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "ipyprof" not in shown.err
+    assert shell.user_ns["report"].steps.count == 3
+
+
+def test_only_the_named_report_enters_the_namespace(shell: InteractiveShell) -> None:
+    # given the names before
+    before = set(shell.user_ns)
+    # when a cell without names of its own runs
+    run(shell, "%%gpuprofile -q -o report\ntorch.tanh(x);")
+    # then one name is new
+    assert set(shell.user_ns) - before == {"report"}
+
+
+def test_no_file_in_the_working_directory_unless_asked(shell: InteractiveShell) -> None:
+    # given an empty folder, when a cell ran, then it is still empty
+    run(shell, f"%%gpuprofile -q\n{LOOP}")
+    assert os.listdir() == []
+
+
+def test_files_are_written_where_asked_even_if_the_cell_moves(shell: InteractiveShell, tmp_path: Path) -> None:
+    # given files by relative name, and a cell that changes the working directory
+    (tmp_path / "elsewhere").mkdir()
+    run(shell, f"%%gpuprofile -q -o report --trace step.json.gz --html step.html\n{LOOP}import os\nos.chdir('elsewhere')")
+    # when it ran, then the two files are there, and nothing beside them
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", "step.html", "step.json.gz"]
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
+def test_saved_trace_gives_the_live_report_again(shell: InteractiveShell, tmp_path: Path) -> None:
+    # given the trace of a run
+    run(shell, f"%%gpuprofile -q -o report --trace step.json.gz\n{LOOP}")
+    live = shell.user_ns["report"].to_dict()
+    # when it is loaded
+    run(shell, "import ipyprof\nagain = ipyprof.load('step.json.gz')")
+    again = shell.user_ns["again"].to_dict()
+    # then every number is the same
+    for key in ("steps", "breakdown", "operators", "lines", "memory", "findings", "verdict", "environment"):
+        assert json.dumps(again[key]) == json.dumps(live[key])
+
+
+# -- errors --
+
+
+def test_exception_goes_on_once_after_the_report(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a loop that fails while it is recorded
+    cell = "%%gpuprofile -o report\nfor i in range(20):\n    x = torch.tanh(x @ x)\n    if i == 6: raise KeyError('mine')\n"
+    # when it ran
+    result = shell.run_cell(cell)
+    # then the report is marked partial and comes first, and the traceback comes once and names the cell's line
+    shown = capsys.readouterr().out
+    assert isinstance(result.error_in_exec, KeyError)
+    assert "KeyError in step" in shell.user_ns["report"].source.partial
+    assert shown.count("KeyError: 'mine'") == 1
+    assert shown.index("partial") < shown.index("Traceback")
+    assert "line 4" in shown
+
+
+def test_interrupt_goes_on(shell: InteractiveShell) -> None:
+    # given a loop that is interrupted
+    cell = "%%gpuprofile -q -o report\nfor i in range(20):\n    x = torch.tanh(x @ x)\n    if i == 6: raise KeyboardInterrupt\n"
+    # when it ran, then the interrupt is the cell's result and the steps so far are reported
+    result = shell.run_cell(cell)
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert "KeyboardInterrupt" in shell.user_ns["report"].source.partial
+
+
+def test_error_before_any_step_is_one_line(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    # given a loop that fails in its first iteration
+    result = shell.run_cell("%%gpuprofile -o report\nfor i in range(20):\n    missing(i)\n")
+    # when it ran, then one line says that nothing was recorded, and there is no report
+    assert isinstance(result.error_in_exec, NameError)
+    assert "ipyprof: nothing was recorded: NameError before recording began" in capsys.readouterr().out
+    assert shell.user_ns["report"] is None
+
+
+def test_failure_of_ours_is_one_line_and_keeps_the_trace(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given an analysis that fails
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(delivery, "report_of", fail)
+    # when a cell ran
+    value = run(shell, f"%%gpuprofile -o report\n{LOOP}5")
+    # then its value is there, one line tells the failure, and the trace is kept
+    lines = [line for line in capsys.readouterr().out.splitlines() if "ipyprof" in line]
+    assert value == 5
+    assert len(lines) == 1
+    assert lines[0].startswith("ipyprof could not read its recording: RuntimeError: two lines; the trace is kept in ")
+    assert Path(lines[0].split(" kept in ")[1]).is_file()
+    assert shell.user_ns["report"] is None
+
+
+def test_file_that_cannot_be_written_is_one_line(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a disk that fails
+    def fail(*_arguments: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(delivery, "write_page", fail)
+    # when a cell with --html ran, then the report is there and one line tells the failure
+    run(shell, f"%%gpuprofile -o report --html page.html\n{LOOP}")
+    assert "ipyprof could not write a file: OSError: no space left" in capsys.readouterr().out
+    assert shell.user_ns["report"] is not None
+
+
+# -- a profiler at a time --
+
+
+def test_magic_inside_a_profiled_cell_runs_its_code(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a loop with the line form inside
+    run(shell, "%%gpuprofile -o outer\nn = 0\nfor i in range(9):\n    %gpuprofile n += 1\n    x = torch.tanh(x @ x)\n")
+    # when it ran, then the inner statements ran, and it was said once that they have no profile of their own
+    assert shell.user_ns["n"] == 9
+    assert capsys.readouterr().out.count("a profile is already running") == 1
+    assert shell.user_ns["outer"].steps.count == 3
+
+
+def test_profiler_of_the_user_wins(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    # given a loop inside the user's own profiler
+    cell = (
+        "%%gpuprofile -o report\n"
+        "with torch.profiler.profile() as theirs:\n"
+        "    for i in range(12):\n"
+        "        x = torch.tanh(x @ x)\n"
+    )
+    # when it ran
+    run(shell, cell)
+    # then their profile is whole, ours says why it has none
+    assert sum(row.count for row in shell.user_ns["theirs"].key_averages() if row.key == "aten::tanh") == 12
+    assert "a profiler was already on" in capsys.readouterr().out
+    assert shell.user_ns["report"].verdict.cause == "inconclusive"
+
+
+# -- what stays --
+
+
+def test_history_keeps_ten(shell: InteractiveShell) -> None:
+    # given twelve runs
+    for number in range(12):
+        run(shell, f"%%gpuprofile -q --name n{number}\ntorch.tanh(x);")
+    # when the history is read, then the last ten are there
+    assert [report.source.name for report in history.reports()] == [f"n{number}" for number in range(2, 12)]
+
+
+def test_run_keeps_nothing_of_the_cell_alive(shell: InteractiveShell) -> None:
+    # given an object that a cell made
+    run(shell, "%%gpuprofile -q\nclass Thing: pass\nthing = Thing()\nfor i in range(9):\n    torch.tanh(x)\n")
+    watched = weakref.ref(shell.user_ns["thing"])
+    # when its name goes, then it goes
+    run(shell, "del thing")
+    gc.collect()
+    assert watched() is None
+
+
+def test_report_appears_while_the_loop_goes_on(shell: InteractiveShell) -> None:
+    # given a long loop that looks at the history
+    cell = "%%gpuprofile -q\nimport ipyprof\nseen = None\nfor i in range(60):\n    x = torch.tanh(x @ x)\n    {}\n"
+    look = "seen = i if seen is None and ipyprof.last_report() is not None else seen"
+    # when it ran, then the report was there before its end; with --at-end it was not
+    run(shell, cell.format(look))
+    assert shell.user_ns["seen"] is not None
+    assert shell.user_ns["seen"] < 59
+    history.forget()
+    run(shell, cell.format(look).replace("-q", "-q --at-end"))
+    assert shell.user_ns["seen"] is None
+    assert history.last() is not None
