@@ -124,11 +124,7 @@ class profile:
             self._detector.cell_ended()
         self._detector = None
         self._on.__exit__(kind, error, traceback)
-        try:
-            self._delivery.deliver(self._session.finish(error), failed=error is not None)
-        except KeyboardInterrupt:  # of the report; it must not hide what the block raised
-            if error is None:
-                raise
+        self._delivery.finish(self._session, error)
 
 
 def step() -> None:

@@ -15,13 +15,12 @@ from ipyprof.options import Options
 
 if TYPE_CHECKING:
     from ipyprof.capture.recording import Recording
+    from ipyprof.capture.session import Session
     from ipyprof.report.report import Report, Source
     from ipyprof.surface import Surface
     from ipyprof.trace.model import LiveRecord, Trace
 
 Note = tuple[str, str, str]
-
-_NO_EVENTS = b'{"traceEvents": []}'
 
 
 class Delivery:
@@ -40,6 +39,7 @@ class Delivery:
     def __init__(self, options: Options, surface: Surface, *, cell: Sequence[str] = ()) -> None:
         self.report: Report | None = None
         self.notes: Sequence[Note] = ()
+        self._failed = False
         self._options = options
         self._surface = surface
         self._cell = tuple(cell)
@@ -48,29 +48,37 @@ class Delivery:
         self._trace_file = None if options.trace is None else options.trace.absolute()
         self._page_file = None if options.html is None else options.html.absolute()
 
-    def deliver(self, recording: Recording, *, failed: bool = False) -> None:
-        """Hand the report out, the first time only.
-
-        Args:
-            recording: complete; its file is gone afterwards.
-            failed: the cell raised before the recording was complete.
-        """
+    def deliver(self, recording: Recording) -> None:
+        """Hand the report of a complete recording out, the first time only; the recording's file is gone afterwards."""
         if self._done:
             return
         self._done = True
         try:
-            self._deliver(recording, failed=failed)
+            self._deliver(recording)
         except KeyboardInterrupt:
             self._surface.end("interrupted while reading the recording")
             raise
         finally:
             recording.discard()
 
-    def _deliver(self, recording: Recording, *, failed: bool) -> None:
+    def finish(self, session: Session, error: BaseException | None) -> None:
+        """End the run and hand its report out, unless that was done while a loop went on.
+
+        An interrupt of the report does not hide ``error``, which the code raised.
+        """
+        self._failed = error is not None
+        try:
+            self.deliver(session.finish(error))
+        except KeyboardInterrupt:
+            session.finish()  # what was interrupted may have left something on
+            if error is None:
+                raise
+
+    def _deliver(self, recording: Recording) -> None:
         from msgspec.structs import replace
 
         live = replace(recording.live, notes=(*recording.live.notes, *self.notes))
-        if failed and recording.trace_path is None and not live.baseline_ns:
+        if self._failed and recording.trace_path is None and not live.baseline_ns:
             why = live.partial or "the cell ended before a step did"
             self._surface.end("nothing was recorded")
             self._surface.say(f"ipyprof: nothing was recorded: {why}.")
@@ -92,10 +100,10 @@ class Delivery:
 
     def _read(self, recording: Recording) -> Trace:
         """The recorded trace; without one, a trace of no events."""
-        from ipyprof.trace.reader import parse_trace, read_trace
+        from ipyprof.trace.reader import read_trace
 
         if recording.trace_path is None:
-            return parse_trace(_NO_EVENTS, "an empty recording")
+            return no_events()
         trace = read_trace(recording.trace_path)
         self._surface.status(f"reading {len(trace):,} events...")
         return trace
@@ -145,6 +153,35 @@ class Delivery:
         except Exception as failure:
             self._surface.say(f"ipyprof could not write a file: {type(failure).__name__}: {failure}")
         return written
+
+
+def no_events() -> Trace:
+    """The trace of a run that recorded nothing."""
+    import numpy as np
+
+    from ipyprof.trace.model import MemoryRecords, Trace
+
+    wide, narrow, kinds = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)
+    return Trace(
+        start_ns=wide,
+        dur_ns=wide,
+        kind=kinds,
+        role=kinds,
+        name=narrow,
+        pid=wide,
+        tid=wide,
+        device=narrow,
+        stream=wide,
+        correlation=wide,
+        external_id=wide,
+        sequence=wide,
+        detail=narrow,
+        names=(),
+        details=(),
+        memory=MemoryRecords(time_ns=wide, device=narrow, delta_bytes=wide, allocated_bytes=wide, reserved_bytes=wide),
+        flows=np.empty((0, 4), np.int64),
+        path="nothing recorded",
+    )
 
 
 def report_of(trace: Trace, source: Source, live: LiveRecord | None = None) -> Report:

@@ -134,26 +134,14 @@ def _run(shell: Any, options: Options, magic_line: str, code: str, *, line_form:
         with running.on(detector):
             value = run_cell(shell, compiled, detector=detector)
     except BaseException as error:
-        finish(session, delivery, error)
+        delivery.finish(session, error)
         raise
     else:
-        finish(session, delivery, None)
+        delivery.finish(session, None)
     finally:
         if options.output is not None:
             shell.user_ns[options.output] = delivery.report
     return value
-
-
-def finish(session: Any, delivery: Delivery, error: BaseException | None) -> None:
-    """End the run and hand out the report, unless that was done while the loop went on.
-
-    An interrupt of the report itself does not hide what the cell raised.
-    """
-    try:
-        delivery.deliver(session.finish(error), failed=error is not None)
-    except KeyboardInterrupt:
-        if error is None:
-            raise
 
 
 def run_unprofiled(shell: Any, compiled: Any) -> object:

@@ -90,7 +90,8 @@ def break_down(trace: Trace, program: Program, replayed: Replayed, step_ns: floa
         parts = {part: ns * scale for part, ns in parts.items()}
         communication *= scale
         busy = {device: ns * scale for device, ns in busy.items()}
-    parts["other"] = step_ns - sum(ns for part, ns in parts.items() if part != "other")
+    # What rounding leaves is no part: it may be below zero by the last bit.
+    parts["other"] = max(step_ns - sum(ns for part, ns in parts.items() if part != "other"), 0.0)
     return Breakdown(
         parts=parts,
         step_ns=step_ns,

@@ -36,11 +36,13 @@ def record_lines(trace: Trace, steps: Steps, program: Program) -> Int64:
     return np.where(known & (made > 0), made, lines)
 
 
-def line_costs(trace: Trace, steps: Steps, program: Program, replayed: Replayed) -> tuple[LineCost, ...]:
+def line_costs(
+    trace: Trace, steps: Steps, program: Program, replayed: Replayed, step_ns: float
+) -> tuple[LineCost, ...]:
     """Costs by line, sorted by line; device time as in ``record_lines``.
 
     Host time is that of the replayed, deflated step and includes waiting in calls; all lines together take the host's
-    step. Empty where the trace has no lines.
+    step, at most ``step_ns``. Empty where the trace has no lines.
     """
     lines = np.unique(np.concatenate((program.gap_line, program.call_line)))
     if not np.any(lines > 0):
@@ -48,12 +50,14 @@ def line_costs(trace: Trace, steps: Steps, program: Program, replayed: Replayed)
     gap_ns = replayed.call_begin - replayed.gap_begin
     call_ns = replayed.call_end - replayed.call_begin
     waits = np.isin(program.act, (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD, Act.BLOCKING_COPY))
+    # Where the recording was slower than deflation explains, the host's time is that of the unprofiled step all the same.
+    scale = min(step_ns / replayed.host_step_ns, 1.0) / program.steps if replayed.host_step_ns > 0 else 0.0
     device_ns, launching_line = trace.dur_ns[program.record], record_lines(trace, steps, program)
     return tuple(
         LineCost(
             line=int(line),
             device_ns=float(device_ns[launching_line == line].sum()) / program.steps,
-            host_ns=float(gap_ns[program.gap_line == line].sum() + call_ns[program.call_line == line].sum()) / program.steps,
+            host_ns=float(gap_ns[program.gap_line == line].sum() + call_ns[program.call_line == line].sum()) * scale,
             sync_count=float((waits & (program.call_line == line)).sum()) / program.steps,
         )
         for line in lines.tolist()

@@ -105,7 +105,7 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
         if step is None:
             step, source = replayed.step_ns, "replay"
         breakdown = break_down(trace, program, replayed, step)
-        lines = line_costs(trace, steps, program, replayed)
+        lines = line_costs(trace, steps, program, replayed, step)
     busiest = breakdown.device if breakdown is not None and breakdown.device >= 0 else None
     return Profile(
         trace=trace,

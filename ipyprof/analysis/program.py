@@ -29,6 +29,7 @@ IDLE_LATENCY_NS = 15_000  # a record that starts within this of its call was hel
 GAP_CAP_NS = 20_000  # a longer pause of a stream that has work waits for something the file does not name
 DEPENDENCY_NS = 10_000  # a record that starts this close behind another stream's end waited for it
 STAGED_BYTES = 65_536  # pageable copies to the device up to this size return before they are done (CUDA's documentation)
+CLOCK_JITTER_NS = 20_000  # host and device clocks agree this well at least
 QUEUE_DEPTH = 1024  # launches that fit in the driver's queue
 PASSIVE_CALL_FACTOR = 10  # a launch call so many times the median, on a full queue, is waiting
 
@@ -81,6 +82,7 @@ class Program:
         operator_start, operator_end: disjoint union of operators on launching threads.
         line_from, line_number: (l,) instants at which the running line changes, and the line from then on.
         edges: (e,) sorted starts and ends of the recorded host events on launching threads.
+        cut_start, cut_end: disjoint union of the recorded ns that cuts took out.
     """
 
     gap_from: Int64
@@ -121,6 +123,8 @@ class Program:
     threads: tuple[int, ...]
     line_from: Int64
     line_number: Int64
+    cut_start: Int64
+    cut_end: Int64
 
     @property
     def events(self) -> float:
@@ -136,22 +140,33 @@ class Program:
         start, end = union(start, end)
         if len(start) == 0:
             return self
-        removed = _overlap(start, end, self.gap_from, self.gap_to)
-        either = union(np.concatenate((start, self.operator_start)), np.concatenate((end, self.operator_end)))
-        in_operators = _overlap(self.operator_start, self.operator_end, self.gap_from, self.gap_to)
-        operators_removed = in_operators + removed - _overlap(*either, self.gap_from, self.gap_to)
+        # What an earlier cut took out is not there to be taken again.
+        cut = union(np.concatenate((start, self.cut_start)), np.concatenate((end, self.cut_end)))
+        removed, in_operators = (
+            now - before for now, before in zip(self._within(*cut), self._within(self.cut_start, self.cut_end), strict=True)
+        )
         hit = inside(start, end, self.call_from) & (self.event >= 0)
-        edges = self.edges[~inside(start, end, self.edges)]
+        edges = self.edges[~inside(start, end + 1, self.edges)]  # an operator's own end is the end of its interval
         return replace(
             self,
             gap=np.maximum(self.gap - removed, 0.0),
-            gap_operator=np.maximum(self.gap_operator - operators_removed, 0.0),
+            gap_operator=np.maximum(self.gap_operator - in_operators, 0.0),
             gap_events=np.minimum(_events(edges, self.gap_from, self.gap_to), self.gap_events),
             own=np.where(hit, 0.0, self.own),
             call_events=np.where(hit, 0.0, self.call_events),
             act=np.where(hit & ((self.act != Act.LAUNCH) | records), Act.PLAIN, self.act),
             last=np.where(hit & records, self.first, self.last),
+            edges=edges,
+            cut_start=cut[0],
+            cut_end=cut[1],
         )
+
+    def _within(self, start: Int64, end: Int64) -> tuple[Int64, Int64]:
+        """((k,) recorded ns of each gap, (k,) of its operators) that lie in these disjoint, sorted intervals."""
+        gaps = self.gap_from, self.gap_to
+        whole, operators = _overlap(start, end, *gaps), _overlap(self.operator_start, self.operator_end, *gaps)
+        either = union(np.concatenate((start, self.operator_start)), np.concatenate((end, self.operator_end)))
+        return whole, operators + whole - _overlap(*either, *gaps)
 
     def lines_at(self, when: Int64) -> Int64:
         """(m,) int64: the cell's line that ran at each recorded instant, 0 = none."""
@@ -242,6 +257,8 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
         threads=tuple(int(thread) for thread in threads),
         line_from=line_at,
         line_number=line_number,
+        cut_start=np.empty(0, np.int64),
+        cut_end=np.empty(0, np.int64),
     )
     # What a mark itself takes, between the end of one step's range and the start of the next, is not the user's time.
     return program if live is None else program.cut(steps.ends_ns[:-1], steps.marks_ns[1:-1], records=False)
@@ -355,8 +372,9 @@ def _records(
     streams = max(keys.shape[1], 1)
     before = _end_before(stream_all, trace.start_ns[device], trace.end_ns[device])
     ready = np.full(streams, -np.inf)
+    opening = trace.start_ns[calls[0]] if len(calls) else steps.marks_ns[0]
     for key in range(keys.shape[1]):
-        early = (stream_all == key) & ~mine & ((launch < 0) | (trace.start_ns[np.maximum(launch, 0)] < trace.start_ns[calls[0]]))
+        early = (stream_all == key) & ~mine & ((launch < 0) | (trace.start_ns[np.maximum(launch, 0)] < opening))
         early &= trace.start_ns[device] < steps.marks_ns[-1]
         if mine.any() and early.any():
             ready[key] = float(trace.end_ns[device[early]].max())
@@ -450,7 +468,12 @@ def _acts(
     wait = np.zeros(count)
     far = np.iinfo(np.int64).min // 2
     latest = np.concatenate(([far], np.maximum.accumulate(records.end))) if len(records.end) else np.array([far])
+    partly = np.zeros(count, bool)
     for index in np.flatnonzero(np.isin(role, (Role.SYNC_DEVICE, Role.FREE))):
+        if latest[first[index]] > end[index] + CLOCK_JITTER_NS:
+            # Work outlasted the call: it was for another device, or (cudaFreeAsync) waits for nothing.
+            partly[index] = True
+            continue
         act[index] = Act.SYNC_DEVICE
         wait[index] = min(max(int(latest[first[index]]) - int(start[index]), 0), int(end[index] - start[index]))
     streams = len(records.ready)
@@ -458,11 +481,11 @@ def _acts(
     for key in range(streams):
         per_stream[key, 1:] = np.where(records.stream == key, records.end, far)
     per_stream = np.maximum.accumulate(per_stream, axis=1)
-    for index in np.flatnonzero(role == Role.SYNC_STREAM):
+    for index in np.flatnonzero((role == Role.SYNC_STREAM) | partly):
         ends = per_stream[:, first[index]]
         possible = np.where(ends <= end[index] + 2_000, ends, far)
         key = int(np.argmax(possible))
-        if possible[key] == far:
+        if possible[key] == far or (partly[index] and possible[key] <= start[index]):
             continue
         act[index], target[index] = Act.SYNC_STREAM, key
         wait[index] = min(max(int(possible[key]) - int(start[index]), 0), int(end[index] - start[index]))

@@ -217,7 +217,7 @@ def versions() -> dict[str, str | None]:
         None,
     )
     return {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "cupti": cupti,
         "python": platform.python_version(),

@@ -12,6 +12,7 @@ exporting the first one then raises (torch 2.11) or kills the process (torch 2.1
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -56,13 +57,14 @@ class Profiler:
         self._options = options
         self._cuda = cuda
         self._thread = threading.get_ident()
+        self._process = os.getpid()
         self._takeover = doors.Takeover(give_way)
         self._torch: Any = None
 
     @property
     def in_own_thread(self) -> bool:
-        """Whether the caller is in the thread that this profiler belongs to."""
-        return threading.get_ident() == self._thread
+        """Whether the caller is in the thread that this profiler belongs to; a forked process has none of it."""
+        return threading.get_ident() == self._thread and os.getpid() == self._process
 
     def warm(self) -> None:
         """Have CUPTI's first start (4 to 5 s) over before anything is recorded. Without CUDA there is none."""

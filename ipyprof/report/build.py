@@ -62,7 +62,7 @@ def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdi
         operators=_operators(profile),
         kernels=_kernels(profile),
         lines=_lines(profile),
-        memory=busiest.memory if busiest is not None else None,
+        memory=busiest.memory if busiest is not None else _process_memory(profile),
         findings=findings,
         verdict=verdict,
         trust=tuple(TrustCheck(check=c.check, status=c.status, text=c.text) for c in checks(profile)),
@@ -87,7 +87,7 @@ def _environment(profile: Profile) -> dict[str, str | None]:
         if value is not None:
             found[key] = str(value)
     if profile.live is not None:
-        found |= {key: value for key, value in profile.live.environment.items() if value is not None}
+        found |= {key: str(value) for key, value in profile.live.environment.items() if value is not None}
     return found
 
 
@@ -141,6 +141,15 @@ def _memory(view: DeviceMemory) -> MemoryView:
     )
 
 
+def _process_memory(profile: Profile) -> MemoryView | None:
+    """Without a GPU: what the process held, as sampled at the marks."""
+    samples = profile.live.process_memory if profile.live is not None and not profile.has_gpu else ()
+    if not samples:
+        return None
+    at, most = max(samples, key=lambda sample: sample[1])
+    return MemoryView(peak_bytes=most, peak_at_ms=at / MS)
+
+
 def _utilization(profile: Profile) -> Utilization:
     nvml = profile.live.utilization if profile.live is not None else None
     whole, step = profile.breakdown, profile.step_ns
@@ -186,8 +195,6 @@ def _lines(profile: Profile) -> tuple[Line, ...]:
     if profile.live is None or not profile.lines:
         return ()
     costs = {cost.line: cost for cost in profile.lines}
-    step, replayed = profile.step_ns, profile.replayed
-    scale = step / replayed.host_step_ns if step and replayed is not None and replayed.host_step_ns > step else 1.0
     rows = []
     for number, text in enumerate(profile.live.source.splitlines(), start=1):
         cost = costs.get(number)
@@ -196,7 +203,7 @@ def _lines(profile: Profile) -> tuple[Line, ...]:
                 line=number,
                 source=text,
                 device_ms=None if not profile.has_gpu else cost.device_ns / MS if cost is not None else 0.0,
-                host_ms=cost.host_ns * scale / MS if cost is not None else 0.0,
+                host_ms=cost.host_ns / MS if cost is not None else 0.0,
                 sync_count=None if not profile.has_gpu else cost.sync_count if cost is not None else 0.0,
             )
         )

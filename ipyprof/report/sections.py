@@ -110,7 +110,7 @@ def verdict_section(report: Report) -> str:
     if verdict.change is not None:
         lines.append(_diff(*verdict.change))
     if verdict.confidence != "high" and verdict.reasons:
-        why = " ".join(reason if reason.endswith(".") else f"{reason}." for reason in verdict.reasons)
+        why = "; ".join(reason.rstrip(".") for reason in verdict.reasons) + "."
         lines.append(
             div(f"{muted(f'Why {escape(verdict.confidence)} confidence:')} {escape(why)}", f"{SMALL};margin-top:4px")
         )

@@ -118,14 +118,15 @@ def operators_table(operators: Sequence[Operator], *, limit: int = TOP, recorded
         ]
         if bounds:
             mark = BOUND.get(operator.bound)
-            bound = f"{mark} {operator.bound}" if mark else muted("? unknown")
+            bound = f"{mark} {escape(operator.bound)}" if mark else muted("? unknown")
+            cells.append(_tight(bound, style="white-space:nowrap"))
         if cores:
             core = TENSOR_CORE.get(operator.tensor_core)
-            cells.append(_tight(bound, style="white-space:nowrap"))
             used = f"{core} {escape(operator.tensor_core)}" if core else muted("n/a")
             cells.append(_tight(used, style="white-space:nowrap"))
         if amdahl:
-            gain = f"≤ {percent_cell(operator.amdahl_share)}" if operator.amdahl_share is not None else NOT_MEASURED
+            gain = percent_cell(operator.amdahl_share)
+            gain = f"≤ {gain}" if gain[0].isdigit() else gain
             cells.append(_tight(gain, align="right"))
         body += row(*cells)
     if rest:
@@ -206,7 +207,7 @@ def checks_table(report: Report) -> str:
             gain = f"≤ {gain}"
         body += row(
             cell(result, style="padding-left:0;white-space:nowrap;vertical-align:top"),
-            cell(name, style="vertical-align:top"),
+            cell(name, style=f"vertical-align:top{';white-space:nowrap' if len(one.causes) == 1 else ''}"),
             cell(gain, align="right", style="vertical-align:top"),
             cell(escape(one.evidence), style="word-wrap:break-word;vertical-align:top"),
         )

@@ -86,7 +86,10 @@ def _verdict(report: Report, width: int) -> list[str]:
     if verdict.next_text:
         lines += _wrap(verdict.next_text[0].upper() + verdict.next_text[1:] + ".", width)
     if verdict.confidence != "high" and verdict.reasons:
-        lines += _wrap(f"Why {verdict.confidence} confidence: {'; '.join(verdict.reasons)}.", width)
+        lines += _wrap(
+            f"Why {verdict.confidence} confidence: {'; '.join(reason.rstrip('.') for reason in verdict.reasons)}.",
+            width,
+        )
     return lines
 
 

@@ -14,7 +14,7 @@ from ipyprof.report.canvas import GREY, Picture
 from ipyprof.report.categories import ACCENT, ACCENT_INK, BY_KEY, OUTLINE
 
 WIDTH = 700.0
-_LEFT = 86.0
+_LEFT = 98.0
 _RIGHT = WIDTH - 8.0
 _LANES = 8
 _AXIS = 18.0
@@ -61,7 +61,8 @@ def timeline(view: Mapping[str, Any]) -> tuple[bytes, str] | None:
         height = zoom.top + count * zoom.pitch + (strip if bubble_in_part else 0.0) + _AXIS
     picture = Picture(WIDTH, height)
     _draw_lanes(picture, lanes, whole)
-    _draw_axis(picture, whole, bottom - 2, origin=start)
+    crossed = () if part is None else (whole.x(part[0]), whole.x(part[1]))
+    _draw_axis(picture, whole, bottom - 2, origin=start, crossed=crossed)
     if zoom is not None:
         _draw_lanes(picture, lanes, zoom)
         _draw_axis(picture, zoom, height - _AXIS - 2, origin=start)
@@ -144,7 +145,7 @@ def _draw_lanes(picture: Picture, lanes: Sequence[Mapping[str, Any]], window: Wi
         top = window.top + number * window.pitch
         bottom = top + window.lane
         picture.rectangles([(_LEFT, top, _RIGHT, bottom)], "#808080", alpha=_TRACK_ALPHA)
-        picture.text(_LEFT - 10, top + window.lane / 2, shorten(str(lane.get("name", "")), 12), align="right")
+        picture.text(_LEFT - 9, top + window.lane / 2, _lane_name(picture, lane), align="right")
         boxes: dict[str, list[tuple[float, float, float, float]]] = {}
         names: list[tuple[float, float, str, str]] = []
         for begin, finish, category, label in lane["segments"]:
@@ -168,7 +169,17 @@ def _draw_lanes(picture: Picture, lanes: Sequence[Mapping[str, Any]], window: Wi
                 picture.text(left + 5, top + window.lane / 2, text, colour=ink)
 
 
-def _draw_axis(picture: Picture, window: Window, top: float, *, origin: float) -> None:
+def _lane_name(picture: Picture, lane: Mapping[str, Any]) -> str:
+    """The lane's name, shortened to the room at its left."""
+    name = str(lane.get("name", ""))
+    width = columns(name)
+    while width > 4 and picture.text_width(shorten(name, width)) > _LEFT - 11:
+        width -= 1
+    return shorten(name, width)
+
+
+def _draw_axis(picture: Picture, window: Window, top: float, *, origin: float, crossed: Sequence[float] = ()) -> None:
+    """Ticks below the lanes; one whose label a line of ``crossed`` (pixels) would cut has none."""
     span = window.end - window.start
     raw = span / 5
     unit = 10.0 ** math.floor(math.log10(raw))
@@ -179,7 +190,9 @@ def _draw_axis(picture: Picture, window: Window, top: float, *, origin: float) -
         picture.line([(across, top - 3), (across, top + 1)], GREY, width=0.8)
         text = tick_text(tick, step)
         half = picture.text_width(text) / 2
-        picture.text(min(max(across, _LEFT + half), _RIGHT - half), top + 8, text, align="center")
+        place = min(max(across, _LEFT + half), _RIGHT - half)
+        if all(abs(place - line) > half + 3 for line in crossed):
+            picture.text(place, top + 8, text, align="center")
         tick += step
 
 
@@ -211,7 +224,8 @@ def _draw_bubble(
     if strip:
         place = window.top + len(lanes) * window.pitch + 6
         picture.line([((left + right) / 2, middle), ((left + right) / 2, place)], ACCENT, width=1.4)
-        picture.label((left + right) / 2, place, text, fill=ACCENT, ink=ACCENT_INK)
+        half = picture.text_width(text, bold=True) / 2 + 4
+        picture.label(max((left + right) / 2, _LEFT + half), place, text, fill=ACCENT, ink=ACCENT_INK)
     else:
         picture.label((left + right) / 2, middle, text, fill=ACCENT, ink=ACCENT_INK)
 

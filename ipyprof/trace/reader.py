@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,17 @@ def parse_trace(data: bytes, path: str = "trace") -> Trace:
     Raises:
         TraceError: they are no readable trace, with what was found.
     """
-    data = source.unpack(data, path)
+    # The events are many objects and none of them is a cycle: each pass of the collector over them is for nothing.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _parsed(source.unpack(data, path), path)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _parsed(data: bytes, path: str) -> Trace:
     file, top, damage = source.decode(data, path)
     events = file.traceEvents
     complete = [event for event in events if event.ph == "X"]
@@ -176,8 +187,7 @@ class _Ids:
 
     def column(self, values: list[int | str | None]) -> Int64:
         """(n,) int64 numbers of the ids."""
-        number, distinct = interned(values)
-        return _wrapped([self.number(value) for value in distinct])[number]
+        return _wrapped([value if value.__class__ is int else self.number(value) for value in values])
 
     def _new(self, value: int | str | None) -> int:
         if isinstance(value, str):

@@ -75,17 +75,20 @@ def decode(data: bytes, path: str) -> tuple[File, dict[str, msgspec.Raw], dict[s
     """
     damage: dict[str, int] = {}
     try:
-        file = _decode_file(data, path, damage)
-    except msgspec.DecodeError as error:
-        repaired = _repair(data)
-        if repaired == data:
-            raise _not_json(data, path, error) from error
         try:
-            file = _decode_file(repaired, path, damage)
-        except msgspec.DecodeError as second:
-            raise _not_json(repaired, path, second) from second
-        damage["text that is not valid JSON, repaired"] = 1
-        data = repaired
+            file = _decode_file(data, path, damage)
+        except msgspec.DecodeError as error:
+            repaired = _repair(data)
+            if repaired == data:
+                raise _not_json(data, path, error) from error
+            data = repaired
+            try:
+                file = _decode_file(data, path, damage)
+            except msgspec.DecodeError as second:
+                raise _not_json(data, path, second) from second
+            damage["text that is not valid JSON, repaired"] = 1
+    except RecursionError as error:
+        raise TraceError(f"{path} is JSON nested too deeply for a trace", ALLOWED, EXPORT) from error
     return file, _top_keys(file, data), damage
 
 

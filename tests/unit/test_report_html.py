@@ -239,3 +239,22 @@ def test_bundle_has_text_and_dashboard() -> None:
     assert list(shown) == ["text/plain", "text/html"]
     assert "Line 7 reads a number back" in shown["text/plain"]
     assert "Line 7 reads a number back" in shown["text/html"]
+
+
+def test_columns_without_a_judgement_are_left_out_and_named() -> None:
+    # given operators of which neither bound nor Tensor Core use is known
+    operators = tuple(
+        dataclasses.replace(one, bound="unknown", tensor_core="unknown") for one in starvation().operators
+    )
+    # when the dashboard is rendered
+    text = Outline(render_html(dataclasses.replace(starvation(), operators=operators))).text
+    # then the two columns are gone, and a sentence says that they were not measured
+    assert "Bound by, Tensor Cores: not measured." in text
+    assert "? unknown" not in text.split("Memory heartbeat")[0]
+
+
+def test_several_reasons_are_one_sentence() -> None:
+    report = sync()
+    verdict = dataclasses.replace(report.verdict, confidence="low", reasons=("a single step", "from a file."))
+    text = Outline(render_html(dataclasses.replace(report, verdict=verdict))).text
+    assert "Why low confidence: a single step; from a file." in text

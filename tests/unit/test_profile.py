@@ -1,0 +1,259 @@
+"""What one run measured: which step it speaks of, how far the replay is off, what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipyprof.analysis.profile import FILE_COST_NS, Profile, analyse
+from ipyprof.trace.model import LiveRecord
+from tests.builder import TraceBuilder
+from tests.machine import Machine, live
+
+
+def of(machine: Machine, record: LiveRecord | None = None) -> Profile:
+    return analyse(machine.trace(), record)
+
+
+def busy(steps: int = 3) -> Machine:
+    """Four kernels of 400 us a step, 20 us of launches: 1,604 us on the device."""
+    machine = Machine()
+    for _ in range(steps):
+        with machine.step():
+            for _ in range(4):
+                machine.launch(400)
+    return machine
+
+
+def operators(steps: int = 3, count: int = 20) -> Machine:
+    """``count`` operators a step of 20 us of host work and a launch of 10 us each, kernels of 2 us: 30 us each."""
+    machine = Machine()
+    for _ in range(steps):
+        with machine.step():
+            for _ in range(count):
+                with machine.op("aten::add"):
+                    machine.python(20)
+                    machine.launch(2, own=10)
+    return machine
+
+
+# Which step.
+
+
+def test_live_step_is_the_median_of_the_baseline() -> None:
+    profile = of(busy(), live("", 1_600, 1_610, 1_900))
+
+    assert (profile.step_ns, profile.step_from) == (1_610_000.0, "baseline")
+
+
+def test_step_of_a_file_is_the_deflated_replay() -> None:
+    """C5: the host's marks are 20 us apart, the device's steps 1,604 us."""
+    profile = of(busy())
+
+    assert (profile.step_ns, profile.step_from) == (1_604_000.0, "replay")
+    assert profile.cost_ns == FILE_COST_NS
+    assert profile.profiled_step_ns == 1_604_000.0
+
+
+def test_host_bound_step_of_a_file_loses_what_recording_cost() -> None:
+    """20 operators, 20 launches: 40 events of 2.5 us are taken out of 600 us; the mark is half an event or one."""
+    profile = of(operators())
+
+    assert profile.profiled_step_ns == pytest.approx(600_000)
+    assert profile.step_ns == pytest.approx(600_000 - 40 * FILE_COST_NS, abs=FILE_COST_NS)
+
+
+def test_recording_that_made_it_look_host_bound_is_deflated_to_the_baseline() -> None:
+    """A17: 600 us recorded, 500 us unprofiled."""
+    profile = of(operators(), live("", 500, 500, 500))
+
+    assert profile.overhead == pytest.approx(1.2)
+    assert profile.replayed is not None
+    assert profile.replayed.step_ns == pytest.approx(500_000, rel=2e-3)
+    assert profile.breakdown is not None
+    assert sum(profile.breakdown.parts.values()) == pytest.approx(500_000)
+
+
+def test_profiled_step_of_a_live_run_is_the_median_of_its_samples() -> None:
+    profile = of(busy(), live("", 1_604, profiled_ns=(1_700_000, 1_800_000, 2_500_000)))
+
+    assert profile.profiled_step_ns == 1_800_000.0
+    assert profile.overhead == pytest.approx(1_800 / 1_604)
+
+
+def test_no_baseline_no_overhead() -> None:
+    assert of(busy()).overhead is None
+    assert of(busy(), live("")).overhead is None
+
+
+def test_single_step_without_a_baseline_is_replayed_once() -> None:
+    """A10: 20 us of launches, 1,608 us until the last kernel has ended."""
+    profile = of(busy(1))
+
+    assert profile.once
+    assert profile.step_ns == 1_608_000.0
+
+
+def test_single_step_with_a_baseline_repeats() -> None:
+    profile = of(busy(1), live("", 1_604))
+
+    assert not profile.once
+    assert profile.replayed is not None
+    assert profile.replayed.step_ns == 1_604_000.0
+
+
+def test_no_marks_is_one_step_over_everything() -> None:
+    """A10."""
+    builder = TraceBuilder()
+    builder.launch(0, 5, "gemm", 10, 90)
+    profile = analyse(builder.trace())
+
+    assert (profile.steps.count, profile.steps.how, profile.once) == (1, "no step marks", True)
+    assert profile.step_ns == 100_000.0
+
+
+def test_empty_trace_has_no_step() -> None:
+    """A10: no division by zero."""
+    profile = analyse(TraceBuilder().trace())
+
+    assert (profile.steps.count, profile.step_ns, profile.step_from) == (0, None, "none")
+    assert (profile.program, profile.breakdown, profile.lines) == (None, None, ())
+    assert (profile.has_gpu, profile.silent, profile.error_ns) == (False, False, 0.0)
+
+
+def test_trace_carries_its_live_record() -> None:
+    machine = busy()
+    machine.builder.live(live("%%gpuprofile\nfor _ in range(9):", 1_650))
+
+    assert of(machine).step_ns == 1_650_000.0
+
+
+# The replay's checks.
+
+
+def test_replay_of_a_fair_recording_fits_exactly() -> None:
+    profile = of(busy(), live("", 1_604))
+
+    assert profile.fit_error == pytest.approx(0, abs=1e-9)
+    assert profile.error_ns == pytest.approx(0, abs=1e-3)
+
+
+def test_marks_that_took_time_do_not_count_against_the_fit_of_a_busy_gpu() -> None:
+    """100 us between the steps' ranges, hidden behind 1,604 us of kernels."""
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            for _ in range(4):
+                machine.launch(400)
+        machine.python(100)
+
+    profile = of(machine, live("", 1_604))
+
+    assert profile.fit_error == pytest.approx(0, abs=1e-9)
+
+
+def test_marks_that_took_time_do_not_count_against_the_fit_of_a_waiting_gpu() -> None:
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            machine.python(300)
+            machine.launch(50)
+        machine.python(100)
+
+    profile = of(machine, live("", 305))
+
+    assert profile.fit_error == pytest.approx(0, abs=1e-9)
+    assert profile.replayed is not None
+    assert profile.replayed.step_ns == pytest.approx(305_000)
+
+
+def test_pause_that_nothing_explains_shows_in_the_fit() -> None:
+    """A stream with work stands still for 1 ms: the model has no reason for it."""
+    builder = TraceBuilder()
+    builder.step(0, 0, 100)
+    builder.launch(0, 5, "a", 5, 995)
+    builder.launch(10, 5, "b", 2_000, 1_000)
+
+    profile = analyse(builder.trace())
+
+    assert profile.fit_error == pytest.approx(980 / 3_000, abs=1e-6)  # all but the 20 us a pause may last
+
+
+def test_error_is_the_worse_of_the_two_checks() -> None:
+    """The steady state is 1,604 us, the baseline 1,700: 96 us off, and the window fits."""
+    profile = of(busy(), live("", 1_700))
+
+    assert profile.error_ns == pytest.approx(96_000)
+
+
+# What is missing.
+
+
+def test_launches_without_any_record_are_silent() -> None:
+    """A3, A4: not "the GPU is idle"."""
+    builder = TraceBuilder()
+    builder.step(0, 0, 100)
+    builder.call("cudaLaunchKernel", 10, 5)
+    profile = analyse(builder.trace())
+
+    assert (profile.silent, profile.has_gpu, profile.devices) == (True, False, ())
+
+
+def test_no_cuda_at_all_is_not_silent() -> None:
+    """A4: must differ from a CUPTI that says nothing."""
+    builder = TraceBuilder()
+    builder.step(0, 0, 100)
+    builder.op("aten::mm", 10, 90)
+    profile = analyse(builder.trace())
+
+    assert (profile.silent, profile.has_gpu) == (False, False)
+
+
+def test_launches_without_a_record_are_counted() -> None:
+    machine = busy(2)
+    machine.builder.call("cudaLaunchKernel", 12, 1)
+    machine.builder.call("cudaGraphLaunch", 13, 1)
+    machine.builder.call("cudaMemsetAsync", 14, 1)
+    profile = of(machine)
+
+    assert (profile.lost, profile.silent) == (2, False)
+
+
+def test_driver_call_inside_a_launch_is_not_lost() -> None:
+    machine = busy(1)
+    machine.builder.call("cuLaunchKernel", 1, 1)
+    machine.builder.events[-1]["args"]["correlation"] = 1
+
+    assert of(machine).lost == 0
+
+
+def test_every_device_that_worked_is_listed() -> None:
+    """C1."""
+    machine = Machine()
+    for _ in range(2):
+        with machine.step():
+            for device in (0, 3):
+                machine.launch(100 + device, device=device)
+    profile = of(machine, live("", 104))
+
+    assert profile.devices == (0, 3)
+    assert profile.breakdown is not None
+    assert profile.breakdown.device == 3
+
+
+def test_backward_on_another_thread_counts_in_its_step() -> None:
+    """C13: the device's own mark covers the first kernel only."""
+    machine = Machine()
+    for step in range(3):
+        with machine.step():
+            begin = machine.host
+            machine.launch(100)
+            machine.builder.gpu_annotation(f"ProfilerStep#{step}", begin + 5, begin + 105)
+            with machine.thread(2):
+                for _ in range(19):
+                    machine.launch(1_000)
+    profile = of(machine, live("", 19_120))
+
+    assert profile.step_ns == 19_120_000.0
+    assert profile.profiled_step_ns == 19_120_000.0
+    assert profile.breakdown is not None
+    assert profile.breakdown.parts["kernel"] == pytest.approx(19_100_000)

@@ -1,0 +1,422 @@
+"""What a recording becomes before it is replayed: items, gaps, waits, and what edits take out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ipyprof.analysis.profile import analyse
+from ipyprof.analysis.program import Act, Host, Program, build_program, loader_spans
+from ipyprof.analysis.replay import replay
+from ipyprof.analysis.steps import find_steps
+from ipyprof.trace.model import LiveRecord, Trace
+from tests.builder import TraceBuilder
+from tests.machine import Machine, live
+
+
+def program_of(trace: Trace, record: LiveRecord | None = None) -> Program:
+    return build_program(trace, find_steps(trace), record)
+
+
+def calls(program: Program) -> list[tuple[Act, float]]:
+    """(act, own us) of the API calls."""
+    real = program.event >= 0
+    return [(Act(what), own / 1000) for what, own in zip(program.act[real], program.own[real], strict=True)]
+
+
+# Items and gaps.
+
+
+def test_gaps_and_calls_together_are_the_window() -> None:
+    machine = Machine()
+    with machine.step():
+        machine.python(30)
+        machine.launch(100, own=4)
+        machine.python(6)
+        machine.call("cudaMalloc", 60)
+    program = program_of(machine.trace())
+
+    assert program.gap.sum() + program.own.sum() == 100_000.0
+    assert (program.begin, program.stop, program.steps) == (0, 100_000, 1)
+    assert calls(program) == [(Act.LAUNCH, 4.0), (Act.PLAIN, 60.0)]
+
+
+def test_gap_inside_operators_is_told_from_python() -> None:
+    machine = Machine()
+    with machine.step():
+        machine.python(30)
+        with machine.op("aten::mm"):
+            machine.python(20)
+            machine.launch(100)
+    program = program_of(machine.trace())
+
+    launch = int(np.flatnonzero(program.act == Act.LAUNCH)[0])
+    assert (program.gap[launch], program.gap_operator[launch]) == (50_000.0, 20_000.0)
+
+
+def test_driver_call_inside_a_runtime_call_is_one_item() -> None:
+    """A runtime call and the driver call in it share the correlation of one kernel."""
+    builder = TraceBuilder()
+    builder.step(0, 0, 100)
+    correlation = builder.launch(10, 20, "gemm", 35, 40)
+    builder.call("cuLaunchKernel", 15, 10)
+    builder.events[-1]["args"]["correlation"] = correlation
+    program = program_of(builder.trace())
+
+    assert calls(program) == [(Act.LAUNCH, 20.0)]
+    assert len(program.record) == 1
+
+
+def test_outer_call_that_says_nothing_takes_the_meaning_of_the_inner_one() -> None:
+    builder = TraceBuilder()
+    builder.step(0, 0, 100)
+    builder.call("cudaSomethingNew", 10, 60)
+    builder.call("cuMemAlloc_v2", 15, 50)
+    program = program_of(builder.trace())
+
+    assert [Host(what) for what in program.call_host[program.event >= 0]] == [Host.ALLOCATOR]
+
+
+def test_calls_of_threads_that_launch_nothing_are_left_out() -> None:
+    """The pin-memory thread's calls overlap the main thread."""
+    machine = Machine()
+    with machine.step():
+        machine.launch(50)
+        machine.builder.call("cudaHostAlloc", 2, 400, tid=9)
+        machine.python(20)
+    program = program_of(machine.trace())
+
+    assert calls(program) == [(Act.LAUNCH, 5.0)]
+    assert program.threads == (1,)
+
+
+def test_same_stream_number_on_two_devices_is_two_streams() -> None:
+    """C1: kernels on four devices with stream 7 each run beside each other."""
+    machine = Machine()
+    with machine.step():
+        for device in range(4):
+            machine.launch(1_000, device=device)
+    program = program_of(machine.trace())
+
+    assert sorted(program.stream.tolist()) == [0, 1, 2, 3]
+    assert replay(program, once=True).first_pass_ns == machine.end * 1000 == 1_020_000.0
+
+
+# Waits.
+
+
+def test_wait_is_taken_out_of_a_synchronisation() -> None:
+    machine = Machine()
+    with machine.step():
+        machine.launch(500)
+        machine.sync(tail=3)
+    program = program_of(machine.trace())
+
+    assert calls(program) == [(Act.LAUNCH, 5.0), (Act.SYNC_DEVICE, 3.0)]
+
+
+def test_synchronisation_of_an_idle_device_is_its_own_time() -> None:
+    machine = Machine()
+    with machine.step():
+        machine.launch(10)
+        machine.python(100)
+        machine.sync(tail=8)
+    program = program_of(machine.trace())
+
+    assert calls(program)[1] == (Act.SYNC_DEVICE, 8.0)
+
+
+def test_stream_synchronisation_waits_for_the_stream_that_ended_with_it() -> None:
+    machine = Machine()
+    with machine.step():
+        machine.launch(500, stream=7)
+        machine.launch(100, stream=20)
+        machine.stream_sync(20)
+    program = program_of(machine.trace())
+
+    sync = int(np.flatnonzero(program.act == Act.SYNC_STREAM)[0])
+    assert program.stream[1] == program.target[sync]
+    assert replay(program, once=True).call_end[sync] == machine.host * 1000
+
+
+def test_pageable_copy_blocks_and_keeps_its_tail() -> None:
+    machine = Machine()
+    with machine.step():
+        machine.launch(100)
+        machine.blocking_copy(400, 4_000_000, tail=7)
+    program = program_of(machine.trace())
+
+    assert calls(program)[1] == (Act.BLOCKING_COPY, 7.0)
+
+
+def test_small_pageable_copy_to_the_device_is_staged() -> None:
+    """CUDA returns before a copy of up to 64 kB is done, even where by chance it lies inside its call."""
+    machine = Machine()
+    with machine.step():
+        machine.blocking_copy(3, 65_536)
+    program = program_of(machine.trace())
+
+    assert calls(program)[0][0] == Act.LAUNCH
+
+
+def test_asynchronous_free_waits_for_nothing() -> None:
+    """``cudaFreeAsync`` returns at once while the device works."""
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            machine.launch(1_000)
+            machine.call("cudaFreeAsync", 4)
+    program = program_of(machine.trace())
+
+    assert (Act.SYNC_DEVICE, 0.0) not in calls(program)
+    assert calls(program)[1] == (Act.PLAIN, 4.0)
+    assert replay(program, once=True).first_pass_ns == machine.end * 1000
+
+
+def test_synchronisation_of_another_device_waits_for_nothing_here() -> None:
+    """A wait that returned while this device worked was not for this device."""
+    machine = Machine()
+    with machine.step():
+        machine.launch(1_000, device=0)
+        machine.launch(30, device=1)
+        machine._wait(machine.ready[1, 7], 2, "cudaDeviceSynchronize")
+        machine.python(10)
+    program = program_of(machine.trace())
+
+    once = replay(program, once=True)
+
+    sync = int(np.flatnonzero(program.call_host == Host.SYNC)[0])
+    assert once.call_end[sync] == pytest.approx(program.call_to[sync], abs=1)
+
+
+def test_device_records_without_any_call_make_an_empty_program() -> None:
+    """B14: a file with GPU work only."""
+    builder = TraceBuilder()
+    builder.step(0, 0, 100)
+    builder.kernel("gemm", 10, 50)
+    trace = builder.trace()
+
+    profile = analyse(trace)
+
+    assert profile.program is not None
+    assert len(profile.program.record) == 0
+    assert profile.steps.carried.tolist() == [1]
+
+
+def test_sync_records_of_the_device_rows_are_no_gpu_work() -> None:
+    """C7: ``cuda_sync`` events lie on device rows."""
+    machine = Machine()
+    with machine.step():
+        machine.launch(100)
+        machine.builder.cuda_sync("Stream Sync", 0, 5_000)
+        machine.builder.gpu_annotation("ProfilerStep#0", 0, 5_000)
+        machine.sync()
+    program = program_of(machine.trace())
+
+    assert len(program.record) == 1
+    assert replay(program, once=True).first_pass_ns == machine.end * 1000
+
+
+def test_graph_launch_counts_one_event_per_node_and_is_handed_over_at_its_end() -> None:
+    """A15: one call, twenty kernels."""
+    machine = Machine()
+    with machine.step():
+        machine.graph(20, 4, own=30)
+    program = program_of(machine.trace())
+
+    graph = int(np.flatnonzero(program.event >= 0)[0])
+    assert (program.act[graph], program.call_events[graph]) == (Act.LAUNCH, 20.0)
+    assert (program.first[graph], program.last[graph]) == (0, 20)
+    assert program.at_end[graph]
+    assert program.graph.all()
+    assert program.latency[0] == 5_000.0
+
+
+def test_stream_wait_makes_a_record_depend_on_another_stream() -> None:
+    machine = Machine()
+    with machine.step():
+        machine.launch(300, stream=7)
+        machine.wait_event(20, on=7)
+        machine.launch(50, stream=20)
+        machine.sync()
+    program = program_of(machine.trace())
+
+    assert program.depends.tolist() == [-1, 0]
+    assert program.pause[1] == 0.0
+
+
+# Loader and lines.
+
+
+@pytest.mark.parametrize("category", ["Operator", "cpu_op", "user_annotation"])
+@pytest.mark.parametrize("iterator", ["_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"])
+def test_loader_is_found_by_name_in_any_category(category: str, iterator: str) -> None:
+    """C6."""
+    machine = Machine()
+    with machine.step():
+        machine.launch(10)
+        machine.loader(700, name=f"{iterator}.__next__")
+        machine.builder.events[-1]["cat"] = category
+    trace = machine.trace()
+    program = program_of(trace)
+
+    assert program.gap[program.gap_host == Host.DATA_LOADING].sum() == 700_000.0
+    spans = loader_spans(trace, find_steps(trace), None, np.array([1], np.int64))
+    assert [at.tolist() for at in spans] == [[5_000], [705_000]]
+
+
+def test_fetch_across_a_step_mark_is_loading_on_both_sides() -> None:
+    """C6: the span is cut at the mark, and counted once."""
+    machine = Machine()
+    with machine.step():
+        machine.launch(10)
+        machine.python(95)
+    with machine.step():
+        machine.python(100)
+    machine.builder.loader(60, 150)
+    program = program_of(machine.trace())
+
+    assert program.gap[program.gap_host == Host.DATA_LOADING].tolist() == [40_000.0, 50_000.0]
+
+
+def test_fetch_of_the_marked_loop_is_loading_whatever_the_iterator_is() -> None:
+    """A custom generator has no span: the time from the last statement of the body to the mark."""
+    machine = Machine()
+    for _ in range(2):
+        with machine.step():
+            with machine.line(3):
+                machine.launch(10)
+            machine.python(40)
+    trace = machine.trace()
+
+    program = program_of(trace, live("", 45, loop_is_for=True))
+    of_a_while = program_of(trace, live("", 45, loop_is_for=False))
+
+    assert program.gap[program.gap_host == Host.DATA_LOADING].sum() == 80_000.0
+    assert of_a_while.gap[of_a_while.gap_host == Host.DATA_LOADING].sum() == 0.0
+
+
+def test_loader_by_hand_without_a_span_is_python() -> None:
+    """C6: not attributed."""
+    machine = Machine()
+    with machine.step():
+        machine.launch(10)
+        machine.python(40)
+    program = program_of(machine.trace())
+
+    assert program.gap[program.gap_host == Host.CPU].sum() == 40_000.0
+
+
+def test_time_belongs_to_the_innermost_line_and_to_the_loop_between_statements() -> None:
+    machine = Machine()
+    with machine.step():
+        with machine.line(3):
+            machine.python(10)
+            with machine.line(4):
+                machine.python(20)
+            machine.python(5)
+        machine.python(7)
+    program = program_of(machine.trace(), live("", 42))
+
+    spent = {int(line): program.gap[program.gap_line == line].sum() / 1000 for line in np.unique(program.gap_line)}
+    assert spent == {2: 7.0, 3: 15.0, 4: 20.0}
+
+
+def test_crossing_spans_of_step_and_optimizer_are_each_counted_once() -> None:
+    """A12: the mark lies in the middle of ``Optimizer.step``."""
+    machine = Machine()
+    with machine.step():
+        machine.python(50)
+        machine.launch(20)
+    with machine.step():
+        machine.python(45)
+        machine.launch(20)
+    machine.builder.annotation("Optimizer.step#SGD.step", 30, 80)
+    program = program_of(machine.trace())
+
+    assert program.steps == 2
+    assert program.gap.sum() + program.own.sum() == 105_000.0
+
+
+# Edits.
+
+
+def three_operators() -> Machine:
+    """10 us of Python, then three operators of 20 us that launch 5 us before their end."""
+    machine = Machine()
+    with machine.step():
+        machine.python(10)
+        for name in ("a", "b", "c"):
+            with machine.op(name):
+                machine.python(15)
+                machine.launch(50)
+            machine.python(1)
+    return machine
+
+
+def test_cut_takes_host_time_and_leaves_what_was_launched() -> None:
+    program = program_of(three_operators().trace())
+
+    cut = program.cut(np.array([31_000]), np.array([51_000]), records=False)
+
+    assert program.gap.sum() + program.own.sum() - cut.gap.sum() - cut.own.sum() == 20_000.0
+    assert (cut.act == Act.LAUNCH).sum() == 3
+    assert cut.gap_operator.sum() == 30_000.0
+    assert program.events - cut.events == 2.0  # the operator and its launch
+
+
+def test_cut_with_records_takes_the_kernels_too() -> None:
+    program = program_of(three_operators().trace())
+
+    cut = program.cut(np.array([31_000]), np.array([51_000]), records=True)
+
+    assert (cut.act == Act.LAUNCH).sum() == 2
+    assert replay(program).device_step_ns - replay(cut).device_step_ns == 51_000.0
+
+
+def test_two_cuts_are_the_same_as_one_of_both() -> None:
+    """Also where they overlap: what is gone cannot be taken again."""
+    program = program_of(three_operators().trace())
+
+    once = program.cut(np.array([5_000, 12_000]), np.array([14_000, 36_000]), records=False)
+    twice = program.cut(np.array([5_000]), np.array([14_000]), records=False).cut(
+        np.array([12_000]), np.array([36_000]), records=False
+    )
+
+    assert twice.gap.tolist() == once.gap.tolist()
+    assert twice.gap_operator.tolist() == once.gap_operator.tolist()
+    assert twice.gap_events.tolist() == once.gap_events.tolist()
+
+
+def test_cut_of_nothing_changes_nothing() -> None:
+    program = program_of(three_operators().trace())
+
+    assert program.cut(np.empty(0, np.int64), np.empty(0, np.int64), records=True) is program
+
+
+def test_calls_without_time_still_launch() -> None:
+    machine = Machine()
+    with machine.step():
+        machine.blocking_copy(100, 4_000_000)
+        machine.sync()
+    program = program_of(machine.trace())
+
+    edited = program.without_calls(program.event >= 0)
+
+    assert calls(edited) == [(Act.LAUNCH, 0.0), (Act.PLAIN, 0.0)]
+
+
+def test_what_a_mark_takes_is_not_the_users_time() -> None:
+    """Live: the next step's range begins 30 us after the last one ended."""
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            machine.python(70)
+            machine.launch(20)
+        machine.python(30)
+    trace = machine.trace()
+
+    program, of_a_file = program_of(trace, live("", 75)), program_of(trace)
+
+    assert (program.gap.sum(), of_a_file.gap.sum()) == (210_000.0, 270_000.0)
+    assert replay(program).step_ns == 75_000.0
