@@ -64,7 +64,9 @@ class Options:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise OptionError(
-                    f"{name}={value!r}", f"{name} is a whole number of at least {least}", f"give --{name} {least} or more"
+                    f"{name}={value!r}",
+                    f"{name} is a whole number of at least {least}",
+                    f"give --{name} {least} or more",
                 )
         if self.step not in STEP_WAYS:
             raise OptionError(
@@ -87,11 +89,15 @@ class Options:
                 object.__setattr__(self, name, Path(value))
         if self.trace is not None and not self.trace.name.endswith((".json", ".json.gz")):
             raise OptionError(
-                f"trace={str(self.trace)!r}", "a trace file ends in .json or .json.gz", "rename it, such as --trace step.json.gz"
+                f"trace={str(self.trace)!r}",
+                "a trace file ends in .json or .json.gz",
+                "rename it, such as --trace step.json.gz",
             )
 
     def as_text(self) -> str:
         """The options that differ from the defaults, such as ``active=5 stack=True``."""
         return " ".join(
-            f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if getattr(self, field.name) != field.default
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
         )

@@ -146,10 +146,13 @@ class Machine:
         self.sync(tail=tail, api="cudaFree")
 
     def item(self) -> None:
-        """``tensor.item()``: a copy of four bytes and the wait for it."""
-        with self.op("aten::item"), self.op("aten::_local_scalar_dense"):
-            self.copy(1, 4, direction="DtoH")
-            self.stream_sync()
+        """``tensor.item()``: a copy of four bytes and the wait for it, 1 us of Python before and behind."""
+        with self.op("aten::item"):
+            self.python(1)
+            with self.op("aten::_local_scalar_dense"):
+                self.copy(1, 4, direction="DtoH")
+                self.stream_sync()
+            self.python(1)
 
     # What comes out.
 

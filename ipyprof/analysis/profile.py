@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -12,7 +13,7 @@ from ipyprof.analysis.kernels import KernelTable, kernel_rows
 from ipyprof.analysis.lines import LineCost, line_costs
 from ipyprof.analysis.memory import MemorySummary, memory_view
 from ipyprof.analysis.operators import OperatorTable, operator_rows
-from ipyprof.analysis.program import Program, build_program
+from ipyprof.analysis.program import Program, build_program, without_marks
 from ipyprof.analysis.replay import Replayed, replay, solve_cost
 from ipyprof.analysis.steps import Steps, find_steps, recorded_step_ns
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
@@ -89,8 +90,8 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
     steps = find_steps(trace)
     profiled = recorded_step_ns(trace, steps)
     if live is not None and live.profiled_ns and steps.count:
-        profiled = float(median(live.profiled_ns))
-    baseline = float(median(live.baseline_ns)) if live is not None and live.baseline_ns else None
+        profiled = typical_step_ns(live.profiled_ns, live.cycle)
+    baseline = typical_step_ns(live.baseline_ns, live.cycle) if live is not None else None
     devices = tuple(sorted({int(device) for device in trace.device[trace.select(*DEVICE_KINDS)].tolist()}))
     launches = trace.select(Kind.CALL)
     launches = launches[np.isin(trace.role[launches], (Role.LAUNCH, Role.GRAPH_LAUNCH))]
@@ -100,6 +101,8 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
     lines: tuple[LineCost, ...] = ()
     if program is not None:
         fit = _fit_error(trace, program)
+        if live is not None:
+            program = without_marks(program, steps)
         cost = FILE_COST_NS if baseline is None else solve_cost(program, baseline)
         replayed = replay(program, cost, once=once)
         if step is None:
@@ -130,18 +133,30 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
     )
 
 
+def typical_step_ns(samples: Sequence[int], cycle: int) -> float | None:
+    """The median of per-step samples in ns; with accumulation the median over whole cycles, per iteration.
+
+    Samples within a cycle differ: only its last iteration steps the optimizer. ``None`` without samples.
+    """
+    if not samples:
+        return None
+    whole = [sum(samples[at : at + cycle]) / cycle for at in range(0, len(samples) - cycle + 1, cycle)]
+    return float(median(whole or samples))
+
+
 def _fit_error(trace: Trace, program: Program) -> float:
     """How far the unedited replay of the recorded window is from the recording, as a share of it."""
     last = int(trace.end_ns[program.record].max()) if len(program.record) else program.stop
     window = max(last, program.stop) - program.begin
-    cut = float((program.gap_to - program.gap_from).sum() - program.gap.sum())
-    return abs(replay(program, once=True).first_pass_ns + cut - window) / max(window, 1)
+    return abs(replay(program, once=True).first_pass_ns - window) / max(window, 1)
 
 
 def _lost(trace: Trace, steps: Steps) -> int:
     """Launching calls in the recorded steps whose device record is missing."""
     calls = trace.select(Kind.CALL)
-    calls = calls[np.isin(trace.role[calls], (Role.LAUNCH, Role.GRAPH_LAUNCH)) & (steps.of_time(trace.start_ns[calls]) >= 0)]
+    calls = calls[
+        np.isin(trace.role[calls], (Role.LAUNCH, Role.GRAPH_LAUNCH)) & (steps.of_time(trace.start_ns[calls]) >= 0)
+    ]
     found = np.zeros(len(trace), bool)
     found[steps.launch[steps.launch >= 0]] = True
     # A runtime call and the driver call inside it share the record of one of them.

@@ -182,7 +182,7 @@ class Program:
 
 
 def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Program:
-    """The replayable program of the recorded window."""
+    """The replayable program of the recorded window, the time that marks take included."""
     begin, stop = int(steps.marks_ns[0]), int(steps.marks_ns[-1])
     calls, threads = _launching(trace, steps, begin, stop)
     operators = trace.select(Kind.OPERATOR)
@@ -218,7 +218,7 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
     call_host[np.isin(role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY, Role.MEMSET))] = Host.LAUNCH
     call_host[np.isin(role, (Role.SYNC_DEVICE, Role.SYNC_STREAM, Role.SYNC_EVENT)) | (act == Act.BLOCKING_COPY)] = Host.SYNC
     call_host[np.isin(role, (Role.ALLOC, Role.FREE, Role.HOST_ALLOC))] = Host.ALLOCATOR
-    program = Program(
+    return Program(
         gap_from=gap_from,
         gap_to=gap_to,
         call_from=call_from,
@@ -260,8 +260,11 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
         cut_start=np.empty(0, np.int64),
         cut_end=np.empty(0, np.int64),
     )
-    # What a mark itself takes, between the end of one step's range and the start of the next, is not the user's time.
-    return program if live is None else program.cut(steps.ends_ns[:-1], steps.marks_ns[1:-1], records=False)
+
+
+def without_marks(program: Program, steps: Steps) -> Program:
+    """The program without what our own marks take: from the end of one step's range to the start of the next."""
+    return program.cut(steps.ends_ns[:-1], steps.marks_ns[1:-1], records=False)
 
 
 def loader_spans(trace: Trace, steps: Steps, live: LiveRecord | None, threads: Int64) -> tuple[Int64, Int64]:

@@ -151,7 +151,7 @@ def replay(program: Program, cost_ns: float = 0.0, *, once: bool = False) -> Rep
         )
         host_advance, device_advance = fresh_host, fresh_device
         last_host, last_device = host, device
-        if once or converged or (passes + 1) * max(items, 1) > ITEM_BUDGET and passes >= 4:
+        if once or converged or ((passes + 1) * max(items, 1) > ITEM_BUDGET and passes >= 4):
             break
     if once:
         host_advance = device_advance = first_pass

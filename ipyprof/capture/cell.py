@@ -193,6 +193,6 @@ def _running_number(shell: Any) -> int:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
-        if frame.f_code.co_filename in known:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename in known:
             return int(known[frame.f_code.co_filename])
     return max(int(shell.execution_count) - 1, 0)

@@ -15,7 +15,8 @@ CAUSE = "allocator"
 
 def allocating(program: Program) -> Bool:
     """(k,) bool: items that take memory from the driver or give it back."""
-    return (program.call_host == Host.ALLOCATOR) & (program.event >= 0)
+    calls: Bool = (program.call_host == Host.ALLOCATOR) & (program.event >= 0)
+    return calls
 
 
 def edit(profile: Profile, program: Program) -> Program:

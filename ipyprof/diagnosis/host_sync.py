@@ -7,19 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipyprof.analysis.profile import Profile
-from ipyprof.analysis.program import Act, Bool, Host, Int64, Program
+from ipyprof.analysis.program import Act, Host, Program
 from ipyprof.diagnosis.finding import Finding, Site, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, absent, gain_of, is_found, judged, source_line
 from ipyprof.diagnosis.transfer import copies, operator_of
 from ipyprof.formatting import percent_short, time_text
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind
+from ipyprof.trace.model import Int64
 
 CAUSE = "host_sync"
 WAITING = (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD, Act.BLOCKING_COPY)
 # Operators that only look at a tensor differently: they launch nothing and exist here only to feed the read.
 VIEWS = frozenset(
-    "aten::select aten::slice aten::view aten::reshape aten::_reshape_alias aten::as_strided aten::squeeze "
-    "aten::unsqueeze aten::detach aten::alias aten::narrow aten::t aten::transpose aten::permute aten::expand".split()
+    f"aten::{name}"
+    for name in (
+        *("select", "slice", "view", "reshape", "_reshape_alias", "as_strided", "squeeze", "unsqueeze", "detach"),
+        *("alias", "narrow", "t", "transpose", "permute", "expand"),
+    )
 )
 FEEDING_VIEWS = 3
 LINES_REPLAYED = 5
@@ -49,7 +53,8 @@ def synchronising(profile: Profile, program: Program) -> Syncs:
     if len(items) == 0:
         empty = np.empty(0, np.int64)
         return Syncs(items=empty, operator=empty, line=empty)
-    return Syncs(items=items, operator=_whole_operator(profile, operator_of(profile, program, items)), line=program.call_line[items])
+    operator = _whole_operator(profile, operator_of(profile, program, items))
+    return Syncs(items=items, operator=operator, line=program.call_line[items])
 
 
 def edit(profile: Profile, program: Program) -> Program:
@@ -76,8 +81,8 @@ def find(profile: Profile) -> Finding:
         CAUSE,
         gain,
         evidence=f"{what}; the GPU has nothing queued after each",
-        cleared=f"{what}: the host waits {time_text(waited / NS_PER_MS)} per step for a GPU that is busy anyway; removing it "
-        f"recovers {percent_short(gain.share)} of the step",
+        cleared=f"{what}: the host waits {time_text(waited / NS_PER_MS)} per step for a GPU that is busy anyway; "
+        f"removing it recovers {percent_short(gain.share)} of the step",
         advice=_advice(first.where.operator or ""),
         where=first.where,
         sites=sites,
@@ -121,9 +126,8 @@ def _whole_operator(profile: Profile, inner: Int64) -> Int64:
     working = device[(trace.kind[device] == Kind.KERNEL) | (trace.kind[device] == Kind.COMMUNICATION)]
     launch = profile.steps.launch[working]
     launch = launch[launch >= 0]
-    launched = {
-        int(thread): np.sort(trace.start_ns[launch[trace.tid[launch] == thread]]) for thread in np.unique(trace.tid[launch])
-    }
+    threads = trace.tid[launch]
+    launched = {thread: np.sort(trace.start_ns[launch[threads == thread]]) for thread in np.unique(threads).tolist()}
 
     def works(event: int) -> bool:
         starts = launched.get(int(trace.tid[event]))
@@ -187,6 +191,3 @@ def _change(text: str) -> tuple[str, str] | None:
     if text.strip() in ("torch.cuda.synchronize()", "torch.cuda.synchronize();"):
         return text, ""
     return None
-
-
-__all__ = ["CAUSE", "Bool", "Syncs", "edit", "find", "synchronising"]

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipyprof.analysis.profile import Profile
-from ipyprof.analysis.program import Program
+from ipyprof.analysis.program import Float, Program
 from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.finding import Finding, Site, Where
+from ipyprof.trace.model import Int64
 
 NS_PER_MS = 1e6
+NOWHERE = Where()
 
 Edit = Callable[[Profile, Program], Program]
 
@@ -57,7 +59,7 @@ def judged(
     evidence: str,
     cleared: str = "",
     advice: str = "",
-    where: Where = Where(),
+    where: Where = NOWHERE,
     sites: tuple[Site, ...] = (),
     change: tuple[str, str] | None = None,
 ) -> Finding:
@@ -81,7 +83,12 @@ def absent(profile: Profile, cause: str, evidence: str) -> Finding:
     """The finding for a cause of which nothing was seen."""
     step_ms = None if profile.step_ns is None else profile.step_ns / NS_PER_MS
     return Finding(
-        cause=cause, status="cleared", recoverable_ms=0.0, predicted_step_ms=step_ms, speedup_bound=1.0, evidence=evidence
+        cause=cause,
+        status="cleared",
+        recoverable_ms=0.0,
+        predicted_step_ms=step_ms,
+        speedup_bound=1.0,
+        evidence=evidence,
     )
 
 
@@ -98,8 +105,7 @@ def source_line(profile: Profile, line: int | None) -> str:
     return lines[line - 1] if line <= len(lines) else ""
 
 
-def top_lines(lines: np.ndarray[tuple[int], np.dtype[np.int64]], weight: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int]:
+def top_lines(lines: Int64, weight: Float) -> list[int]:
     """Distinct lines (0 = none left out), the heaviest first."""
     distinct = [line for line in np.unique(lines).tolist() if line > 0]
     return sorted(distinct, key=lambda line: (-float(weight[lines == line].sum()), line))
-

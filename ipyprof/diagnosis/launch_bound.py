@@ -68,7 +68,7 @@ def find(profile: Profile) -> Finding:
         gain,
         evidence=evidence,
         cleared=f"{evidence}; one launch for all recovers {percent_short(gain.share)} of the step",
-        advice="Launch less often: torch.compile(mode='reduce-overhead') or a CUDA graph, a fused optimizer, larger batches "
-        "if memory and the task allow.",
+        advice="Launch less often: torch.compile(mode='reduce-overhead') or a CUDA graph, a fused optimizer, larger "
+        "batches if memory and the task allow.",
         where=Where(line=lines[0] if lines else None),
     )

@@ -8,12 +8,13 @@ import numpy as np
 
 from ipyprof.analysis.nesting import innermost, probe
 from ipyprof.analysis.profile import Profile
-from ipyprof.analysis.program import Act, Bool, Float, Int64, Program
+from ipyprof.analysis.program import Act, Bool, Program
 from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.finding import Finding, Where
 from ipyprof.diagnosis.judge import absent, gain_of, judged, top_lines
 from ipyprof.formatting import percent_short, size_text, time_text
 from ipyprof.trace.kinds import Kind, copy_direction
+from ipyprof.trace.model import Int64
 
 CAUSE = "transfer"
 SYNCS = (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD)
@@ -79,7 +80,8 @@ def edit(profile: Profile, program: Program) -> Program:
     quiet = found.waits.copy()
     quiet[found.items] = True
     act[found.waits] = Act.PLAIN
-    own[quiet] = np.minimum(own[quiet], float(np.median(own[program.act == Act.LAUNCH])) if (program.act == Act.LAUNCH).any() else 0.0)
+    launches = program.own[program.act == Act.LAUNCH]
+    own[quiet] = np.minimum(own[quiet], float(np.median(launches)) if len(launches) else 0.0)
     home = found.items[~found.to_device]
     last[home], act[home] = program.first[home], Act.PLAIN
     sent, away = found.records[found.to_device], found.items[found.to_device]
@@ -184,8 +186,5 @@ def _advice(found: Copies) -> str:
     if not found.to_device.any():
         return "Keep the result on the GPU; copy it to the host once, after the loop."
     if found.pageable.any():
-        return "Copy from pinned memory without blocking: DataLoader(pin_memory=True), then x.to(device, non_blocking=True)."
+        return "Copy from pinned memory without blocking: DataLoader(pin_memory=True), x.to(device, non_blocking=True)."
     return "Copy the next batch on a stream of its own while the GPU works on this one."
-
-
-__all__ = ["CAUSE", "Copies", "Float", "copies", "edit", "find", "operator_of", "pinned_rate"]

@@ -44,9 +44,7 @@ def _steps(profile: Profile) -> Iterator[Check]:
             status="warn" if bad else "ok",
             text=f"{plural(samples, 'unprofiled step')} within {percent_short(spread)}",
         )
-    empty = [
-        step + 1 for step in range(count) if profile.has_gpu and not bool((profile.steps.step == step).any())
-    ]
+    empty = [step + 1 for step in range(count) if profile.has_gpu and not bool((profile.steps.step == step).any())]
     if empty:
         text = f"step {', '.join(map(str, empty))} launched no GPU work"
         yield Check(check="empty steps", status="warn", text=text)

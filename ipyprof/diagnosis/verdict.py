@@ -11,6 +11,7 @@ from ipyprof.diagnosis.confidence import confidence
 from ipyprof.diagnosis.finding import Finding, Verdict, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, gain_of, unknown
 from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, headline, healthy_headline
+from ipyprof.formatting import percent_short
 
 CAUSES: tuple[ModuleType, ...] = (data_loading, host_sync, allocator, transfer, cpu_bound, launch_bound)
 """Each has CAUSE, ``find(profile)`` and ``edit(profile, program)``. A new cause is a new file and a row here."""
@@ -29,8 +30,8 @@ def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
     found += _single_process()
     if profile.fit_error is not None and profile.fit_error > thresholds.FIT_SHARE and not profile.once:
         reason = (
-            f"the unedited replay misses the recording by {profile.fit_error:.0%}, over {thresholds.FIT_SHARE:.0%}: "
-            "its answers cannot be trusted"
+            f"the replay misses the recording by {percent_short(profile.fit_error)}, over "
+            f"{percent_short(thresholds.FIT_SHARE)}"
         )
         found = [finding if not _claims(finding) else unknown(finding.cause, reason) for finding in found]
         return tuple(_ranked(found)), _inconclusive(profile, reason)
@@ -137,22 +138,18 @@ def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:
     busy = profile.breakdown.parts["kernel"] / profile.step_ns
     waiting = 1.0 - busy
     if busy < thresholds.NEARLY_BUSY_SHARE:
-        largest = max(findings, key=lambda finding: finding.recoverable_ms or 0.0)
-        recovers = (largest.recoverable_ms or 0.0) * NS_PER_MS / profile.step_ns
         return _inconclusive(
-            profile,
-            f"the GPU computes {busy:.0%} of the step and no cause recovers {thresholds.FOUND_SHARE:.0%} of it "
-            f"(the largest, {largest.cause}, {recovers:.1%})",
+            profile, f"the GPU computes {percent_short(busy)} of the step and {_too_little(profile, findings)}"
         )
     level, reasons = confidence(profile)
     if busy < thresholds.BUSY_SHARE:
-        reasons = (f"the GPU computes {busy:.0%} of the step: nearly busy, not busy", *reasons)
+        reasons = (f"the GPU computes {percent_short(busy)} of the step: nearly busy, not busy", *reasons)
         level = "low" if level == "low" else "medium"
     remaining = profile.step_ns * (1.0 - waiting)
     return Verdict(
         cause="compute_bound",
         headline=healthy_headline(profile, busy),
-        advice="Change nothing in the loop. To go faster, do less work on the GPU: a smaller model, a lower precision, fused kernels.",
+        advice="Change nothing in the loop. To go faster, give the GPU less work: a smaller model, a lower precision.",
         bound="GPU-bound (compute or bandwidth)",
         recoverable_ms=(profile.step_ns - remaining) / NS_PER_MS,
         predicted_step_ms=remaining / NS_PER_MS,
@@ -160,6 +157,17 @@ def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:
         confidence=level,
         reasons=reasons,
     )
+
+
+def _too_little(profile: Profile, findings: list[Finding]) -> str:
+    """Why the largest gain is no finding, in words."""
+    assert profile.step_ns is not None
+    largest = max(findings, key=lambda finding: finding.recoverable_ms or 0.0)
+    share = (largest.recoverable_ms or 0.0) * NS_PER_MS / profile.step_ns
+    if share > thresholds.FOUND_SHARE:
+        error = percent_short(profile.error_ns / profile.step_ns)
+        return f"the replay is {error} off, too much for a gain of {percent_short(share)} ({largest.cause})"
+    return f"no cause recovers {percent_short(thresholds.FOUND_SHARE)} of it"
 
 
 def _inconclusive(profile: Profile, reason: str) -> Verdict:
@@ -179,8 +187,8 @@ def _without_gpu(profile: Profile, reason: str) -> Verdict:
         return Verdict(
             cause="inconclusive",
             headline="GPU work was launched but none was recorded, so nothing can be said of the GPU.",
-            advice="Usual reasons: no permission for GPU performance counters (NVreg_RestrictProfilingToAdminUsers=0 or "
-            "CAP_SYS_ADMIN in a container), a CUPTI that does not match the driver, or an unsupported platform (WSL).",
+            advice="Usual reasons: no permission for GPU performance counters (NVreg_RestrictProfilingToAdminUsers=0, "
+            "or CAP_SYS_ADMIN in a container), a CUPTI that does not match the driver, or an unsupported platform (WSL).",
             confidence="low",
         )
     if profile.step_ns is None or not parts:
@@ -198,14 +206,18 @@ def _without_gpu(profile: Profile, reason: str) -> Verdict:
     if loading > thresholds.CPU_LOADING_SHARE:
         line = profile.live.loop_line if profile.live is not None else None
         where = Where(line=line)
-        cause, text = data_loading.CAUSE, f"fetching batches takes {loading:.0%} of the step"
+        cause, text = data_loading.CAUSE, f"fetching batches takes {percent_short(loading)} of the step"
         advice = data_loading.advice(profile)
     else:
         cause = cpu_bound.CAUSE
         costs = sorted((cost for cost in profile.lines if cost.line > 0), key=lambda cost: -cost.host_ns)
         line = costs[0].line if costs else None
         where = Where(line=line)
-        text = "the CPU computes" if line is None else f"line {line} takes {costs[0].host_ns / profile.step_ns:.0%} of the step"
+        text = (
+            "the CPU computes"
+            if line is None
+            else f"line {line} takes {percent_short(costs[0].host_ns / profile.step_ns)} of the step"
+        )
         advice = "GPU time is not available here: run on a machine with CUDA to see what a GPU would wait for."
     at = f"Line {where.line}: " if where.line and cause == data_loading.CAUSE else ""
     sentence = f"{at}{text}; GPU time is not available."

@@ -57,7 +57,8 @@ def healthy_headline(profile: Profile, busy: float) -> str:
     step_ms = (profile.step_ns or 0.0) / 1e6
     return (
         f"The GPU is not waiting: it computes {percent_short(busy)} of every step "
-        f"({_both(busy * step_ms, step_ms)}); without all waits, at most {speedup_text(1 / busy if busy else None)} faster."
+        f"({_both(busy * step_ms, step_ms)}); without all waits, "
+        f"at most {speedup_text(1 / busy if busy else None)} faster."
     )
 
 

@@ -164,9 +164,9 @@ def _utilization(profile: Profile) -> Utilization:
 def _operators(profile: Profile) -> tuple[Operator, ...]:
     table, gpu = profile.operators, profile.has_gpu
     steps = max(table.steps, 1)
-    order = range(len(table.rows))
+    order = list(range(len(table.rows)))
     if not gpu:
-        order = sorted(order, key=lambda at: (-table.rows[at].self_host_ns, table.rows[at].name))
+        order.sort(key=lambda at: (-table.rows[at].self_host_ns, table.rows[at].name))
     rows = [Operator(**fields) for fields in views.operator_dicts((table.rows[at] for at in order), steps, gpu=gpu)]
     program, replayed = profile.program, profile.replayed
     if gpu and program is not None and replayed is not None:

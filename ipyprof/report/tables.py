@@ -146,10 +146,13 @@ def operators_table(operators: Sequence[Operator], *, limit: int = TOP, recorded
         _tight("", style=line, span_columns=len(titles) - 5),
     )
     text = head + table(row(*titles), body)
-    if device and not (bounds and cores):
-        text += note(escape(unjudged_text(bounds, cores)), 2)
+    notes = []
     if amdahl:
-        text += note("<b>if free</b>: % of the step gained at most if the operator took no time.", 2)
+        notes.append("<b>if free</b>: % of the step gained at most if the operator took no time.")
+    if device and not (bounds and cores):
+        notes.append(escape(unjudged_text(bounds, cores)))
+    if notes:
+        text += note(" ".join(notes), 2)
     return text
 
 

@@ -1,8 +1,9 @@
-"""What the pictures need, as plain JSON: the heartbeat, the step without its cause, each recorded step, the timeline."""
+"""What the pictures need, as plain JSON: heartbeat, the step without its cause, each recorded step, timeline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def without(profile: Profile, verdict: Verdict) -> dict[str, Any] | None:
         profile.trace, program, replay(program, profile.cost_ns, once=profile.once), verdict.predicted_step_ms * MS
     )
     return {
-        "label": f"Without {NEXT_NAMES.get(verdict.cause, verdict.cause)}",
+        "label": NEXT_NAMES.get(verdict.cause, verdict.cause),
         "step_ms": verdict.predicted_step_ms,
         "breakdown": breakdown_ms(parts.parts, gpu=True),
     }
@@ -101,7 +102,7 @@ def per_step(profile: Profile) -> list[dict[str, Any]]:
             ),
             "operators": operator_dicts(profile.operators.per_step(step)[:STEP_ROWS], 1, gpu=profile.has_gpu),
         }
-        for step, (begin, stop) in enumerate(zip(marks, marks[1:], strict=False))
+        for step, (begin, stop) in enumerate(pairwise(marks))
     ]
 
 

@@ -165,7 +165,7 @@ def facts(report: Report) -> tuple[Fact, ...]:
         fourth = Fact(name="GPU waits", value=percent_whole(waiting))
     elif report.device is None and parts:
         largest = max(parts, key=lambda part: part.ms)
-        fourth = Fact(name=largest.category.label.lower(), value=percent_whole(largest.share))
+        fourth = Fact(name=largest.category.label, value=percent_whole(largest.share))
     else:
         fourth = _missing("GPU waits")
     if verdict.next is not None:
@@ -259,6 +259,8 @@ def ladder_lesson(report: Report) -> str:
     if busy < 0.5:
         return "The GPU has no work for most of the step: faster kernels would hardly show."
     if busy >= 0.85:
+        if report.utilization.mfu is None:
+            return "“100 %” would only say that some kernel was running, not how much of the GPU it uses."
         return (
             "“100 %” only says that some kernel was running. MFU counts arithmetic; 40 to 50 % is well-tuned training."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 YES, NO, UNKNOWN, NONE = "yes", "no", "unknown", "n/a"
 """Proven used, proven not used, the name does not say, and not a product at all (``n/a``)."""
@@ -46,13 +47,16 @@ _NOT_USED = re.compile(
 
 # Kernels that multiply no matrices, so that the question does not arise.
 _NO_PRODUCT = re.compile(
-    r"^(?:void )?(?:at::native::(?!.*(?:gemm|flash|fmha))|at_cuda_detail::cub|cub::|thrust::)"
-    r"|elementwise_kernel|reduce_kernel|softmax|layer_norm|batch_norm|multi_tensor_apply|CatArray|DeviceRadixSort"
-    r"|^Mem(?:cpy|set)|^nccl|^triton_(?:poi|red|per)_",
+    r"elementwise_kernel|reduce_kernel|softmax|layer_norm|batch_norm|bn_(?:fw|bw)|multi_tensor_apply|CatArray"
+    r"|DeviceRadixSort|^Mem(?:cpy|set)|^nccl|^triton_(?:poi|red|per)_",
     re.IGNORECASE,
 )
+# torch's own kernels are no products, but for those that it generates from CUTLASS or takes from flash attention.
+_OWN = ("void at::native::", "at::native::", "void at_cuda_detail::", "void cub::", "void thrust::")
+_OWN_PRODUCTS = ("cutlass", "flash", "fmha", "gemm", "GEMM", "conv")
 
 
+@lru_cache(maxsize=4096)
 def tensor_core_evidence(kernel_name: str) -> str:
     """``yes``, ``no``, ``unknown`` or ``n/a`` for one kernel, from its name alone.
 
@@ -67,6 +71,8 @@ def tensor_core_evidence(kernel_name: str) -> str:
         >>> tensor_core_evidence("triton_tem_fused_mm_0")
         'unknown'
     """
+    if kernel_name.startswith(_OWN) and not any(word in kernel_name for word in _OWN_PRODUCTS):
+        return NONE
     if _HELPER.search(kernel_name):
         return NONE
     if _USED.search(kernel_name) and not _NOT_USED_FIRST.search(kernel_name):

