@@ -121,8 +121,9 @@ def overhead_text(overhead: float) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """``1 step``, ``3 steps``."""
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+    """``1 step``, ``3 steps``, ``2 launches``."""
+    ending = "es" if word.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}{ending}"
 
 
 def shorten(text: str, width: int) -> str:

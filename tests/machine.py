@@ -21,6 +21,9 @@ STREAM = 7
 class Machine:
     """Times are in microseconds. ``host`` is the clock of the launching threads, ``ready`` when each stream is free.
 
+    Args:
+        pause: what lies between two pieces of work of one stream.
+
     Example:
         >>> machine = Machine()
         >>> with machine.step():
@@ -30,7 +33,8 @@ class Machine:
         (15.0, 115.0)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, pause: float = PAUSE) -> None:
+        self.pause = pause
         self.builder = TraceBuilder()
         self.builder.device()
         self.host = 0.0
@@ -167,7 +171,7 @@ class Machine:
 
     def _begin(self, at: float, stream: int, device: int) -> float:
         lane = (device, stream)
-        begin = max(at + LATENCY, self.ready.get(lane, float("-inf")) + PAUSE)
+        begin = max(at + LATENCY, self.ready.get(lane, float("-inf")) + self.pause)
         return max(begin, self._held.pop(lane, 0.0))
 
     def _wait(self, until: float, tail: float, api: str) -> None:

@@ -30,6 +30,7 @@ class Ceilings:
         peak_bandwidth, reachable_bandwidth: device memory, reads and writes together.
         host_link: one direction between host and device.
         has_tensor_cores: it has NVIDIA's Tensor Cores; other makers' matrix units are not judged.
+        maker: ``NVIDIA`` or ``AMD``.
         measured: keys (dtypes, ``bandwidth``, ``host_link``) whose reachable figure was measured; the others are
             ``REACHABLE_SHARE`` of the peak.
         source: where the peaks are from.
@@ -43,6 +44,7 @@ class Ceilings:
     reachable_bandwidth: float
     host_link: float
     has_tensor_cores: bool
+    maker: str
     measured: frozenset[str]
     source: str
 
@@ -206,6 +208,7 @@ def _ceilings(row: _Row) -> Ceilings:
         reachable_bandwidth=measured.get("bandwidth", REACHABLE_SHARE * bandwidth),
         host_link=measured.get("host_link", REACHABLE_SHARE * link),
         has_tensor_cores=row.tensor_cores,
+        maker=row.source.split()[0],
         measured=frozenset(measured),
         source=row.source,
     )

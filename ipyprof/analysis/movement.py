@@ -8,12 +8,164 @@ from ipyprof.analysis.tensors import SCALAR_TYPES, Inputs, Tensor, broadcast, de
 from ipyprof.analysis.work import Reading, Work, moving
 
 # Number of leading arguments that may be tensors; what follows is an output given by the caller.
-_UNARY = ["abs", "neg", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "sigmoid", "relu", "gelu", "silu", "mish", "erf", "erfc", "erfinv", "reciprocal", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn", "square", "hardtanh", "hardswish", "hardsigmoid", "leaky_relu", "elu", "selu", "celu", "softplus", "threshold", "logit", "nan_to_num", "bitwise_not", "logical_not", "isnan", "isinf", "isfinite", "positive", "clamp_min", "clamp_max", "log_sigmoid_forward", "softshrink", "hardshrink", "tril", "triu", "roll", "flip"]
-_BINARY = ["add", "sub", "mul", "div", "rsub", "true_divide", "floor_divide", "remainder", "fmod", "pow", "atan2", "maximum", "minimum", "fmax", "fmin", "hypot", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__", "__xor__", "masked_fill", "gelu_backward", "silu_backward", "tanh_backward", "sigmoid_backward", "threshold_backward", "elu_backward", "leaky_relu_backward", "hardtanh_backward", "hardswish_backward", "hardsigmoid_backward", "softplus_backward", "mish_backward", "native_dropout_backward", "copysign", "xlogy", "logaddexp", "prelu"]
+_UNARY = [
+    "abs",
+    "neg",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tan",
+    "tanh",
+    "sinh",
+    "cosh",
+    "asin",
+    "acos",
+    "atan",
+    "sigmoid",
+    "relu",
+    "gelu",
+    "silu",
+    "mish",
+    "erf",
+    "erfc",
+    "erfinv",
+    "reciprocal",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "frac",
+    "sign",
+    "sgn",
+    "square",
+    "hardtanh",
+    "hardswish",
+    "hardsigmoid",
+    "leaky_relu",
+    "elu",
+    "selu",
+    "celu",
+    "softplus",
+    "threshold",
+    "logit",
+    "nan_to_num",
+    "bitwise_not",
+    "logical_not",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "positive",
+    "clamp_min",
+    "clamp_max",
+    "log_sigmoid_forward",
+    "softshrink",
+    "hardshrink",
+    "tril",
+    "triu",
+    "roll",
+    "flip",
+]
+_BINARY = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "rsub",
+    "true_divide",
+    "floor_divide",
+    "remainder",
+    "fmod",
+    "pow",
+    "atan2",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "hypot",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "__and__",
+    "__or__",
+    "__xor__",
+    "masked_fill",
+    "gelu_backward",
+    "silu_backward",
+    "tanh_backward",
+    "sigmoid_backward",
+    "threshold_backward",
+    "elu_backward",
+    "leaky_relu_backward",
+    "hardtanh_backward",
+    "hardswish_backward",
+    "hardsigmoid_backward",
+    "softplus_backward",
+    "mish_backward",
+    "native_dropout_backward",
+    "copysign",
+    "xlogy",
+    "logaddexp",
+    "prelu",
+]
 _TERNARY = ["where", "addcmul", "addcdiv", "lerp", "clamp"]
-_TRUTH = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf", "isfinite"])
+_TRUTH = frozenset(
+    [
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "logical_not",
+        "isnan",
+        "isinf",
+        "isfinite",
+    ]
+)
 _FILLS = ["fill", "zero", "normal", "uniform", "bernoulli", "random", "exponential", "zeros", "ones", "full", "arange"]
-_REDUCTIONS = ["sum", "mean", "amax", "amin", "max", "min", "prod", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "argmax", "argmin", "all", "any", "logsumexp", "nansum", "count_nonzero", "aminmax"]
+_REDUCTIONS = [
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "max",
+    "min",
+    "prod",
+    "var",
+    "std",
+    "var_mean",
+    "std_mean",
+    "norm",
+    "linalg_vector_norm",
+    "argmax",
+    "argmin",
+    "all",
+    "any",
+    "logsumexp",
+    "nansum",
+    "count_nonzero",
+    "aminmax",
+]
 
 
 def _elementwise(arity: int) -> Reading:
@@ -108,9 +260,7 @@ def _reduced(inputs: Inputs, given: Tensor) -> Tensor | None:
         return None
     gone = {dim % rank for dim in dims} if dims else set(range(rank))
     keep = inputs.value(2) is True
-    shape = tuple(
-        1 if at in gone else size for at, size in enumerate(given.shape) if keep or at not in gone
-    )
+    shape = tuple(1 if at in gone else size for at, size in enumerate(given.shape) if keep or at not in gone)
     return dense(shape, given.dtype)
 
 
@@ -199,7 +349,9 @@ def _gather(name: str, inputs: Inputs) -> Work | None:
     if given is None or index is None:
         return None
     taken = dense(index.shape, given.dtype)
-    return Work(kind="embedding", flops=0.0, bytes=float(2 * taken.nbytes + index.nbytes), dtype=given.short, writes=(taken,))
+    return Work(
+        kind="embedding", flops=0.0, bytes=float(2 * taken.nbytes + index.nbytes), dtype=given.short, writes=(taken,)
+    )
 
 
 def _foreach(name: str, inputs: Inputs) -> Work | None:
@@ -258,7 +410,9 @@ MOVEMENT: dict[str, Reading] = {
     "_fused_rms_norm_backward": _norm(True, 1),
     "native_group_norm": _norm(False, 2),
     "native_group_norm_backward": _norm(True, 2),
-    **dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit"), _batch_norm),
+    **dict.fromkeys(
+        ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit"), _batch_norm
+    ),
     **dict.fromkeys(
         ("native_batch_norm_backward", "cudnn_batch_norm_backward", "miopen_batch_norm_backward"), _norm(True, 2)
     ),
@@ -267,7 +421,26 @@ MOVEMENT: dict[str, Reading] = {
     "embedding_dense_backward": _embedding_backward,
     "gather": _gather,
     **dict.fromkeys(
-        [f"_foreach_{name}" for name in ["add", "sub", "mul", "div", "addcmul", "addcdiv", "sqrt", "lerp", "neg", "abs", "exp", "pow", "zero", "copy", "norm"]],
+        [
+            f"_foreach_{name}"
+            for name in [
+                "add",
+                "sub",
+                "mul",
+                "div",
+                "addcmul",
+                "addcdiv",
+                "sqrt",
+                "lerp",
+                "neg",
+                "abs",
+                "exp",
+                "pow",
+                "zero",
+                "copy",
+                "norm",
+            ]
+        ],
         _foreach,
     ),
     **dict.fromkeys(("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad"), _fused_optimizer),

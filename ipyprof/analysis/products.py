@@ -52,7 +52,9 @@ def _linear(name: str, inputs: Inputs) -> Work | None:
     rows = prod(a.shape[:-1])
     flat = Tensor(shape=(rows, a.shape[-1]), strides=None, dtype=a.dtype)
     strides = None if weight.strides is None else (weight.strides[1], weight.strides[0])
-    turned = Tensor(shape=(weight.shape[1], weight.shape[0]), strides=strides or (1, weight.shape[1]), dtype=weight.dtype)
+    turned = Tensor(
+        shape=(weight.shape[1], weight.shape[0]), strides=strides or (1, weight.shape[1]), dtype=weight.dtype
+    )
     bias = inputs.tensor(2)
     return _product(flat, turned, batch=1, m=rows, n=weight.shape[0], k=a.shape[-1], extra=bias.nbytes if bias else 0)
 
@@ -124,7 +126,11 @@ def _convolution(name: str, inputs: Inputs) -> Work | None:
     stride, padding, dilation = (inputs.sizes(at) for at in (at_stride, at_padding, at_dilation))
     if image is None or weight is None or stride is None or padding is None or dilation is None:
         return None
-    if name.endswith("convolution") and not name.startswith(("aten::cudnn", "aten::miopen")) and inputs.value(6) is True:
+    if (
+        name.endswith("convolution")
+        and not name.startswith(("aten::cudnn", "aten::miopen"))
+        and inputs.value(6) is True
+    ):
         return _convolved(image, weight, outputs=image.elements, filters=prod(weight.shape[1:]), moved=None)
     spatial = len(weight.shape) - 2
     if len(image.shape) != spatial + 2:
@@ -132,7 +138,9 @@ def _convolution(name: str, inputs: Inputs) -> Work | None:
     stride, padding, dilation = (_spread(value, spatial) for value in (stride, padding, dilation))
     out = [
         (size + 2 * pad - step * (kernel - 1) - 1) // move + 1
-        for size, pad, step, kernel, move in zip(image.shape[2:], padding, dilation, weight.shape[2:], stride, strict=True)
+        for size, pad, step, kernel, move in zip(
+            image.shape[2:], padding, dilation, weight.shape[2:], stride, strict=True
+        )
     ]
     outputs = image.shape[0] * weight.shape[0] * prod(out)
     return _convolved(image, weight, outputs=outputs, filters=prod(weight.shape[1:]), moved=outputs)
@@ -155,7 +163,9 @@ def _convolution_backward(name: str, inputs: Inputs) -> Work | None:
     wanted = sum(map(bool, mask[:2])) if isinstance(mask, list) and len(mask) == 3 else 2
     turned = inputs.value(7) is True
     outputs = image.elements if turned else gradient.elements
-    return _convolved(image, weight, outputs=outputs, filters=prod(weight.shape[1:]), moved=gradient.elements, times=wanted)
+    return _convolved(
+        image, weight, outputs=outputs, filters=prod(weight.shape[1:]), moved=gradient.elements, times=wanted
+    )
 
 
 def _spread(values: Sequence[int], count: int) -> tuple[int, ...]:

@@ -103,10 +103,14 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
         fit = _fit_error(trace, program)
         if live is not None:
             program = without_marks(program, steps)
-        cost = FILE_COST_NS if baseline is None else solve_cost(program, baseline)
+        # The only interval behind the stop began with an idle device: it is one step and the filling of the queue.
+        from_idle = live is not None and live.baseline == "after_first"
+        cost = FILE_COST_NS if baseline is None else solve_cost(program, baseline, from_idle=from_idle)
         replayed = replay(program, cost, once=once)
-        if step is None:
+        if baseline is None:
             step, source = replayed.step_ns, "replay"
+        elif from_idle:
+            step = min(replayed.step_ns, baseline)
         breakdown = break_down(trace, program, replayed, step)
         lines = line_costs(trace, steps, program, replayed, step)
     busiest = breakdown.device if breakdown is not None and breakdown.device >= 0 else None

@@ -30,6 +30,7 @@ GAP_CAP_NS = 20_000  # a longer pause of a stream that has work waits for someth
 DEPENDENCY_NS = 10_000  # a record that starts this close behind another stream's end waited for it
 STAGED_BYTES = 65_536  # pageable copies to the device up to this size return before they are done (CUDA's documentation)
 CLOCK_JITTER_NS = 20_000  # host and device clocks agree this well at least
+MARK_EVENTS = 5  # a mark of a live run takes 15 to 50 us on either side of the range's edge, an event 2 to 6 us
 QUEUE_DEPTH = 1024  # launches that fit in the driver's queue
 PASSIVE_CALL_FACTOR = 10  # a launch call so many times the median, on a full queue, is waiting
 
@@ -193,7 +194,7 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
     line_at, line_number = _line_changes(trace, steps, live)
     bounds = np.concatenate((*loader, line_at, steps.marks_ns[1:]))
     bounds = np.unique(bounds[(bounds >= begin) & (bounds <= stop)])
-    edges = _edges(trace, threads)
+    edges = _edges(trace, threads, marks=live is not None)
 
     event = np.concatenate((outer, np.full(len(bounds), -1, np.int64)))
     start = np.concatenate((trace.start_ns[outer], bounds))
@@ -307,12 +308,19 @@ def _overlap(start: Int64, end: Int64, begin: Int64, stop: Int64) -> Int64:
     return coverage_before(start, end, stop) - coverage_before(start, end, begin)
 
 
-def _edges(trace: Trace, threads: Int64) -> Int64:
-    """Sorted starts and ends of what recording had to write down on these threads."""
+def _edges(trace: Trace, threads: Int64, *, marks: bool) -> Int64:
+    """Sorted starts and ends of what recording had to write down on these threads.
+
+    With ``marks`` the step ranges are our own, and what a mark does beside its range counts as ``MARK_EVENTS``.
+    """
     spans = trace.select(Kind.OPERATOR, Kind.LINE, Kind.STEP, Kind.ANNOTATION, Kind.LOADER)
     spans = spans[np.isin(trace.tid[spans], threads)]
+    steps = np.empty(0, np.int64)
+    if marks:
+        steps = np.repeat(trace.select(Kind.STEP), 2 * MARK_EVENTS)
     written = trace.memory.time_ns
-    return np.sort(np.concatenate((trace.start_ns[spans], trace.end_ns[spans], written, written)))
+    every = (trace.start_ns[spans], trace.end_ns[spans], trace.start_ns[steps], trace.end_ns[steps], written, written)
+    return np.sort(np.concatenate(every))
 
 
 def _events(edges: Int64, begin: Int64, stop: Int64) -> Float:

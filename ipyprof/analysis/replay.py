@@ -169,15 +169,23 @@ def replay(program: Program, cost_ns: float = 0.0, *, once: bool = False) -> Rep
     )
 
 
-def solve_cost(program: Program, step_ns: float) -> float:
+def solve_cost(program: Program, step_ns: float, *, from_idle: bool = False) -> float:
     """ns per recorded event that make the unedited steady state take ``step_ns``.
 
     0 where the recording is no slower than that; where the device alone takes longer, the least cost that adds nothing.
+
+    Args:
+        from_idle: the step was timed from an idle device to its end, so that it holds the filling of the queue as well.
     """
-    recorded = replay(program).step_ns
+
+    def length(cost_ns: float) -> float:
+        result = replay(program, cost_ns)
+        return result.first_pass_ns - (program.steps - 1) * result.step_ns if from_idle else result.step_ns
+
+    recorded = length(0.0)
     if recorded <= step_ns:
         return 0.0
-    least = replay(program, COST_LIMIT_NS).step_ns
+    least = length(COST_LIMIT_NS)
     goal = max(step_ns, least * 1.002)
     if recorded <= goal:
         return 0.0
@@ -187,7 +195,7 @@ def solve_cost(program: Program, step_ns: float) -> float:
             break
         share = (at_low - goal) / (at_low - at_high)
         middle = low + (high - low) * (min(max(share, 0.02), 0.98) if turn % 3 else 0.3)
-        value = replay(program, middle).step_ns
+        value = length(middle)
         if abs(value - goal) <= 1e-3 * goal:
             return middle
         if value > goal:

@@ -100,6 +100,7 @@ class Roofline:
         tensor_core_share: of the step, time in kernels proven to use Tensor Cores; ``None`` = not known.
         known_share: of the device time, calls whose work is known.
         kernel_tensor_core: device record name → ``yes``, ``no``, ``unknown`` or ``n/a``.
+        kernel_bound: device record name → ``compute``, ``memory`` or ``unknown``, from the calls whose main kernel it is.
     """
 
     device: str
@@ -113,6 +114,7 @@ class Roofline:
     tensor_core_share: float | None
     known_share: float
     kernel_tensor_core: Mapping[str, str]
+    kernel_bound: Mapping[str, str]
 
 
 def roofline(profile: Profile) -> Roofline:
@@ -142,7 +144,7 @@ def roofline_of(
     group = np.full(len(trace), -1, np.int64)
     groups, group[owned], row_of = _groups(trace, operators, owned, ceilings)
     rows = tuple(
-        _row(trace, row.name, [groups[at] for at in np.flatnonzero(row_of == index).tolist()], ceilings)
+        _row(row.name, [groups[at] for at in np.flatnonzero(row_of == index).tolist()], ceilings)
         for index, row in enumerate(operators.rows)
     )
     proven = {at for at, found in enumerate(groups) if found.tensor_core == YES}
@@ -160,8 +162,29 @@ def roofline_of(
         mfu_text=text,
         tensor_core_share=_tensor_core_share(trace, records, group, proven, names, step_ns, operators.steps),
         known_share=known / device_ns if device_ns else 0.0,
-        kernel_tensor_core={trace.names[name]: verdict for name, verdict in names.items()},
+        kernel_tensor_core=_by_kernel(groups, {trace.names[name]: verdict for name, verdict in names.items()}),
+        kernel_bound=_bound_by_kernel(groups, ceilings),
     )
+
+
+def _by_kernel(groups: list[CallGroup], named: dict[str, str]) -> dict[str, str]:
+    """What names tell, and for names that do not tell what the rate of their calls proves."""
+    proven = {group.kernels[0] for group in groups if group.tensor_core == YES}
+    return {name: YES if verdict == UNKNOWN and name in proven else verdict for name, verdict in named.items()}
+
+
+def _bound_by_kernel(groups: list[CallGroup], ceilings: Ceilings | None) -> dict[str, str]:
+    alike: dict[str, list[CallGroup]] = {}
+    for group in groups:
+        alike.setdefault(group.kernels[0], []).append(group)
+    return {
+        name: _bound(
+            [(group, group.work) for group in mine if group.work is not None],
+            sum(group.device_ns for group in mine),
+            ceilings,
+        )
+        for name, mine in alike.items()
+    }
 
 
 def _working(trace: Trace, records: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -214,7 +237,13 @@ def _groups(
 
 
 def _group(
-    name: str, trace: Trace, detail: int, kernels: tuple[str, ...], calls: int, device_ns: int, ceilings: Ceilings | None
+    name: str,
+    trace: Trace,
+    detail: int,
+    kernels: tuple[str, ...],
+    calls: int,
+    device_ns: int,
+    ceilings: Ceilings | None,
 ) -> CallGroup:
     details = trace.details[detail] if detail >= 0 else None
     work = operator_work(name, details, list_dtype(kernels[0]))
@@ -266,7 +295,7 @@ def _evidence(
     return UNKNOWN if product or (UNKNOWN in named and work is None) else NONE
 
 
-def _row(trace: Trace, name: str, groups: list[CallGroup], ceilings: Ceilings | None) -> RooflineRow:
+def _row(name: str, groups: list[CallGroup], ceilings: Ceilings | None) -> RooflineRow:
     known = [(group, group.work) for group in groups if group.work is not None]
     evidence = [group.tensor_core for group in sorted(groups, key=lambda group: -group.device_ns)]
     asked = [verdict for verdict in evidence if verdict != NONE]

@@ -1,4 +1,7 @@
-"""What the user asked for: the way to find the step, the loop named by ``--loop`` or a comment, and how many runs."""
+"""What the user asked for: the way to find the step, the loop named by ``--loop`` or a comment, and how many runs.
+
+Also what could have been asked for.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,25 @@ def asked_for(options: Options, loops: Sequence[Loop], source: str) -> Asked:
         raise UsageError(f"--step loop: {_list(loops)}; leave the option out or give --step optimizer.")
     way = "loop" if loop is not None else options.step
     return Asked(way=way, loop=loop, runs=repeated_runs(options) if way == "cell" else 1)
+
+
+def other_ways(loops: Sequence[Loop], *, optimizers: Sequence[str], batches: bool, runs: int | None) -> tuple[str, ...]:
+    """What else could be the step, each with the option that chooses it.
+
+    Args:
+        loops: those that were not chosen.
+        optimizers: class names of the optimizers that stepped.
+        batches: batches were drawn from a DataLoader.
+        runs: how often ``--step cell`` would run the cell, or ``None`` where that makes no sense.
+    """
+    ways = [f"the loop at line {loop.line}: --loop {loop.line}" for loop in loops]
+    if optimizers:
+        ways.append(f"the steps of {', '.join(optimizers)}: --step optimizer")
+    if batches:
+        ways.append("the batches: --step loader")
+    if runs is not None:
+        ways.append(f"the cell, run {runs} times as %%timeit does: --step cell")
+    return tuple(ways)
 
 
 def _commented(loops: Sequence[Loop], source: str) -> Loop | None:

@@ -254,6 +254,9 @@ class Session:
     def _begin(self, line: int | None, phase: Phase) -> None:
         """The first recorded step begins."""
         assert self._profiler is not None
+        # A display takes half a millisecond: it comes before the step, not in it.
+        active = self._phases.active
+        self._say("recording the cell" if phase is Phase.COLD else f"recording {_count(active, 'step')}")
         try:
             self._synchronize()
             self._profiler.start()
@@ -266,8 +269,6 @@ class Session:
         self._phase = phase
         self.recording = True
         self._steps.open(self._index)
-        active = self._phases.active
-        self._say("recording the cell" if phase is Phase.COLD else f"recording {_count(active, 'step')}")
 
     def _recorded_step(self, opens: bool) -> None:
         steps = self._steps
@@ -286,8 +287,8 @@ class Session:
             self._partial = f"{why} with {steps.completed} of {_count(active, 'step')}"
         self._stop()
         if opens:
-            self._after.mark(baseline.stamp())
             self._say("measuring without the profiler")
+            self._after.mark(baseline.stamp())
         else:
             self._complete()
 

@@ -1,7 +1,7 @@
 """Optimizer steps, batches and backward passes while a cell runs, seen without a frame of ours in any traceback.
 
 Each door is private or global torch, guarded, and closed by `Watch.close`; where one is missing, what it shows is
-simply not seen. Costs: 0.1 us for an optimizer step, 0.3 us for a batch, 0.1 us for a backward pass.
+simply not seen. Costs: under 0.2 us for an optimizer step or a backward pass, 0.8 us for a batch.
 
 * Optimizer: the global post hook.
 * Batches: a data descriptor in place of ``_BaseDataLoaderIter._num_yielded``, which ``__next__`` raises by one when it

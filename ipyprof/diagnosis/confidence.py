@@ -6,7 +6,7 @@ from statistics import median
 
 from ipyprof.analysis.profile import Profile
 from ipyprof.diagnosis import thresholds
-from ipyprof.formatting import percent_short
+from ipyprof.formatting import percent_short, plural
 
 LEVELS = ("low", "medium", "high")
 
@@ -48,7 +48,7 @@ def confidence(profile: Profile) -> tuple[str, tuple[str, ...]]:
     if profile.overhead is not None and profile.overhead > thresholds.OVERHEAD_WARN:
         lower(1, f"recording made the step {profile.overhead:.1f} times longer")
     if profile.lost:
-        lower(1, f"{profile.lost} launches have no GPU record")
+        lower(1, f"{plural(profile.lost, 'launch')} without a GPU record")
     return LEVELS[level], tuple(reasons)
 
 

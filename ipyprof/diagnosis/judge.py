@@ -11,6 +11,7 @@ from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Float, Program
 from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.finding import Finding, Site, Where
+from ipyprof.formatting import percent_short
 from ipyprof.trace.model import Int64
 
 NS_PER_MS = 1e6
@@ -47,8 +48,12 @@ def gain_of(profile: Profile, edited: Program, before: Program | None = None) ->
 
 def is_found(profile: Profile, gain: Gain) -> bool:
     """Whether a gain is large enough, against the step and against the replay's own error."""
-    share = thresholds.FOUND_SHARE if profile.step_from == "baseline" else thresholds.FOUND_SHARE_NO_BASELINE
-    return gain.share > share and gain.recoverable_ns > thresholds.ERRORS * profile.error_ns
+    return gain.share > least_share(profile) and gain.recoverable_ns > thresholds.ERRORS * profile.error_ns
+
+
+def least_share(profile: Profile) -> float:
+    """Share of the step that a gain must be over."""
+    return thresholds.FOUND_SHARE if profile.step_from == "baseline" else thresholds.FOUND_SHARE_NO_BASELINE
 
 
 def judged(
@@ -63,11 +68,18 @@ def judged(
     sites: tuple[Site, ...] = (),
     change: tuple[str, str] | None = None,
 ) -> Finding:
-    """The finding for a cause that was there: found, or cleared because removing it gains too little."""
+    """The finding for a cause that was there: found, or cleared because removing it gains too little.
+
+    Unknown, with its numbers, where the gain would be large enough and lies within the replay's own error.
+    """
     found = is_found(profile, gain)
+    unclear = not found and gain.share > least_share(profile)
+    if unclear:
+        off = percent_short(profile.error_ns / gain.step_ns)
+        cleared = f"{evidence}; a gain of {percent_short(gain.share)} is within the replay's error ({off}, counted twice)"
     return Finding(
         cause=cause,
-        status="found" if found else "cleared",
+        status="found" if found else "unknown" if unclear else "cleared",
         recoverable_ms=gain.recoverable_ns / NS_PER_MS,
         predicted_step_ms=gain.predicted_ns / NS_PER_MS,
         speedup_bound=gain.step_ns / gain.predicted_ns,

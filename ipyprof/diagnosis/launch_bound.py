@@ -11,7 +11,7 @@ from ipyprof.analysis.program import Act, Host, Program
 from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.finding import Finding, Where
 from ipyprof.diagnosis.judge import absent, gain_of, judged, top_lines
-from ipyprof.formatting import percent_short, time_text
+from ipyprof.formatting import percent_short, plural, time_text
 
 CAUSE = "launch_bound"
 
@@ -52,7 +52,7 @@ def find(profile: Profile) -> Finding:
     launches = program.act == Act.LAUNCH
     per_step = float(launches.sum()) / program.steps
     if per_step < thresholds.GRAPH_LEAST_LAUNCHES:
-        return absent(profile, CAUSE, f"{per_step:.0f} launches in a step: too few to matter")
+        return absent(profile, CAUSE, f"{plural(round(per_step), 'launch')} in a step: too few to matter")
     gain = gain_of(profile, edit(profile, program))
     kernel_ns = float(np.median(program.dur)) if len(program.dur) else 0.0
     begun = np.sort(profile.replayed.call_begin[launches])

@@ -110,7 +110,8 @@ def _overhead(profile: Profile) -> Iterator[Check]:
 def _memory(profile: Profile) -> Iterator[Check]:
     missing = sum(device.unexplained for device in profile.memory.devices)
     if missing:
-        text = f"{plural(missing, 'memory record')} do not add up: the heartbeat may be incomplete"
+        verb = "does" if missing == 1 else "do"
+        text = f"{plural(missing, 'memory record')} {verb} not add up: the heartbeat may be incomplete"
         yield Check(check="memory", status="warn", text=text)
 
 

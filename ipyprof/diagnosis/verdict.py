@@ -9,7 +9,7 @@ from ipyprof.analysis.program import Program
 from ipyprof.diagnosis import allocator, cpu_bound, data_loading, host_sync, launch_bound, thresholds, transfer
 from ipyprof.diagnosis.confidence import confidence
 from ipyprof.diagnosis.finding import Finding, Verdict, Where
-from ipyprof.diagnosis.judge import NS_PER_MS, gain_of, unknown
+from ipyprof.diagnosis.judge import NS_PER_MS, gain_of, least_share, unknown
 from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, headline, healthy_headline
 from ipyprof.formatting import percent_short
 
@@ -109,10 +109,10 @@ def _dominant(profile: Profile, found: list[Finding]) -> Finding:
         return residual
     gain, of_graph = specific[0].recoverable_ms or 0.0, residual.recoverable_ms or 0.0
     enough = gain * NS_PER_MS >= thresholds.SPECIFIC_SHARE * profile.step_ns
-    # A graph cannot hold a read-back: the sync has to go first.
-    if enough or gain >= thresholds.SPECIFIC_OF_GRAPH * of_graph or specific[0].cause == host_sync.CAUSE:
+    if enough or gain >= thresholds.SPECIFIC_OF_GRAPH * of_graph:
         return specific[0]
-    return residual
+    # A graph cannot hold a read-back: the sync has to go first.
+    return next((finding for finding in specific if finding.cause == host_sync.CAUSE), residual)
 
 
 def _next(profile: Profile, main: Finding) -> tuple[str | None, str]:
@@ -139,7 +139,7 @@ def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:
     waiting = 1.0 - busy
     if busy < thresholds.NEARLY_BUSY_SHARE:
         return _inconclusive(
-            profile, f"the GPU computes {percent_short(busy)} of the step and {_too_little(profile, findings)}"
+            profile, f"the GPU computes {percent_short(busy)} of the step; {_too_little(profile, findings)}"
         )
     level, reasons = confidence(profile)
     if busy < thresholds.BUSY_SHARE:
@@ -160,14 +160,13 @@ def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:
 
 
 def _too_little(profile: Profile, findings: list[Finding]) -> str:
-    """Why the largest gain is no finding, in words."""
+    """Why the largest gain is no finding, in at most 8 words."""
     assert profile.step_ns is not None
     largest = max(findings, key=lambda finding: finding.recoverable_ms or 0.0)
     share = (largest.recoverable_ms or 0.0) * NS_PER_MS / profile.step_ns
-    if share > thresholds.FOUND_SHARE:
-        error = percent_short(profile.error_ns / profile.step_ns)
-        return f"the replay is {error} off, too much for a gain of {percent_short(share)} ({largest.cause})"
-    return f"no cause recovers {percent_short(thresholds.FOUND_SHARE)} of it"
+    if share > least_share(profile):
+        return f"{largest.cause}'s {percent_short(share)} is within the replay's error"
+    return f"no cause recovers {percent_short(least_share(profile))} of it"
 
 
 def _inconclusive(profile: Profile, reason: str) -> Verdict:

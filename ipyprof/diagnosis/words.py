@@ -37,9 +37,9 @@ def headline(profile: Profile, finding: Finding) -> str:
     times = "" if count < 1.5 else f" {count:.0f} times per step"
     waiting = f"{place} keeps the GPU waiting" if place else "The GPU waits"
     if finding.cause == "data_loading":
-        return f"{waiting} for the next batch: {cost}; loading in parallel makes it {best}."
+        return f"{waiting} for the next batch: {cost}; loading in parallel: {best}."
     if finding.cause == "host_sync":
-        subject = f"{place} leaves" if place else "Waiting for it leaves"
+        subject = f"{place} leaves" if place else "A wait leaves"
         return f"{subject} the GPU without work{times}: {cost}; without the wait, {best}."
     if finding.cause == "allocator":
         return f"{waiting} for memory allocation: {cost}; without it, {best}."

@@ -43,11 +43,17 @@ RUNTIME_PARTS = ("launch", "sync", "allocator", "call")
 
 
 def breakdown_ms(parts: dict[str, float] | Any, *, gpu: bool) -> dict[str, float | None]:
-    """The report's breakdown keys in ms; without a GPU the device's and CUDA's parts are ``None``."""
+    """The report's breakdown keys in ms; without a GPU the device's and CUDA's parts are ``None``.
+
+    The calls of a CUDA whose device work was not recorded are then host time like any other: what is left adds up.
+    """
     runtime = sum(parts[part] for part in RUNTIME_PARTS)
-    whole = {part: parts[part] / MS for part in (*GPU_PARTS, "data_loading")}
+    whole: dict[str, float | None] = {part: parts[part] / MS for part in (*GPU_PARTS, "data_loading")}
     whole |= {"runtime": runtime / MS, "cpu": parts["cpu"] / MS, "other": parts["other"] / MS}
-    return whole if gpu else {key: None if key in (*GPU_PARTS, "runtime") else value for key, value in whole.items()}
+    if not gpu:
+        whole |= dict.fromkeys((*GPU_PARTS, "runtime"))
+        whole["cpu"] = (parts["cpu"] + runtime) / MS
+    return whole
 
 
 def heartbeat(profile: Profile) -> dict[str, Any] | None:

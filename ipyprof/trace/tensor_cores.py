@@ -10,15 +10,16 @@ YES, NO, UNKNOWN, NONE = "yes", "no", "unknown", "n/a"
 
 # Helpers of products and attention: they multiply nothing themselves.
 _HELPER = re.compile(
-    r"splitK_?reduce|PostGSU|nchwToNhwc|nhwcToNchw|dgrad2d_grad|computeOffsetsKernel|generateWinogradTiles"
-    r"|winogradForwardFilter|winogradForwardData|winogradForwardOutput|compute_dot_do_o|convert_dq_to_16bits"
+    r"splitK_?reduce|ReduceSplitK|PostGSU|nchwToNhwc|nhwcToNchw|compute\w*OffsetsKernel|generateWinogradTiles"
+    r"|winograd(?:Forward|Wgrad|Dgrad)\w+4x4|epilogue::impl::globalKernel|compute_dot_do_o|convert_dq_to_16bits"
+    r"|reduce_wgrad_nchw"
     r"|flash_bwd_(?:dot_do_o|convert)|flash_fwd_splitkv_combine|batched_transpose|SubTensorOp|cudnn::.*(?:scalePacked|kern_precompute)",
     re.IGNORECASE,
 )
 
 _USED = re.compile(
     r"nvjet_"  # cuBLAS on Hopper and later
-    r"|tensor_?op"  # CUTLASS 2 and 3
+    r"|tensor_?op(?!eration)"  # CUTLASS 2 and 3
     r"|wgmma|gmma|hmma|imma|dmma|utcmma|tcgen05"  # the units' instructions
     r"|(?:^|[^a-z])[shid](?:884|1688|16816|161616|16832|8816)(?:gemm|cudnn|fprop|dgrad|wgrad|_|$)"  # volta_h884gemm, ampere_bf16_s16816gemm
     r"|s(?:884|1688|16816)"
@@ -39,7 +40,8 @@ _NOT_USED = re.compile(
     r"|(?:^|[^a-z0-9])(?:maxwell|volta|turing|ampere|ada|hopper|blackwell)_(?:\w*?_)?[sd]gemm"
     r"|(?:^|[^a-z0-9])(?:maxwell|volta|turing|ampere|ada|hopper|blackwell)_(?:\w*?_)?[sd]cudnn"
     r"|(?:implicit|explicit|precomputed)_convolve_sgemm"
-    r"|magma_?(?:blas)?_?sgemm|(?:^|_)sgemm_(?:largek|128x|64x|32x)"
+    r"|magma_?(?:blas)?_?sgemm|(?:^|[^a-z])g?[cz]gemm_|(?:^|[^a-z])sgemm_(?:largek|\d+x)"
+    r"|(?:wgrad_alg\d|dgrad)_engine"
     r"|(?:^|[^a-z])gemv|gemvx|gemvNSP|dot_kernel|gemmk1_kernel|gemmSN_"
     r"|fmha_cutlass[FB]_\w*sm50",
     re.IGNORECASE,
@@ -48,7 +50,7 @@ _NOT_USED = re.compile(
 # Kernels that multiply no matrices, so that the question does not arise.
 _NO_PRODUCT = re.compile(
     r"elementwise_kernel|reduce_kernel|softmax|layer_norm|batch_norm|bn_(?:fw|bw)|multi_tensor_apply|CatArray"
-    r"|DeviceRadixSort|^Mem(?:cpy|set)|^nccl|^triton_(?:poi|red|per)_",
+    r"|DeviceRadixSort|^Mem(?:cpy|set)|^nccl|fbgemm_gpu::|split_embedding|fft2d_|spin_kernel|transpose_\w+2\w+|^triton_(?:poi|red|per)_",
     re.IGNORECASE,
 )
 # torch's own kernels are no products, but for those that it generates from CUTLASS or takes from flash attention.

@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from ipyprof.capture.watch import known_length
 from ipyprof.options import Options
 from tests.capture.fake_session import FakeSession, Run
 
@@ -423,6 +424,89 @@ def test_an_exception_in_the_loader_goes_through(cells: Setup, workers: int) -> 
     assert cells.session.log == ["plan 9 1", *["mark 2"] * 3]
     files = [entry.path for entry in caught.traceback]
     assert not any(str(path).endswith("watch.py") for path in files)
+
+
+# -- what the rules meet --
+
+
+def test_a_training_function_in_a_loop_of_one_drops_the_cold_recording(cells: Setup) -> None:
+    run = cells.run("for epoch in range(1):\n    train(loader(10))")
+    assert run.log == ["start_cold", "drop", "plan None 1", *["mark 3"] * 9]
+
+
+def test_a_new_optimizer_for_every_fold_goes_on_with_the_marks(cells: Setup) -> None:
+    cells.shell.ex("def fold():\n    own = torch.optim.SGD(model.parameters())\n    for i in range(4): own.step()")
+    run = cells.run("def folds():\n    for i in range(5): fold()\nfolds()")
+    assert run.log == ["start_cold", "drop", "plan None 1", *["mark 4"] * 19]
+
+
+def test_a_first_look_at_a_batch_is_no_step(cells: Setup) -> None:
+    run = cells.run("for x, y in loader(9):\n    break\nfor x, y in loader(8):\n    train_step(x, y)")
+    assert (run.how, run.session.planned) == ("loop at line 4", (7, 1))
+
+
+def test_an_exception_that_the_cell_catches_inside_the_loop_is_a_step_like_others(cells: Setup) -> None:
+    run = cells.run("for i in range(6):\n    try:\n        1 / (i - 3)\n    except ZeroDivisionError:\n        pass")
+    assert run.log == ["plan 5 1", *["mark 2"] * 5, "close 2"]
+
+
+def test_a_loop_that_is_left_by_an_exception_may_be_entered_again(cells: Setup) -> None:
+    cell = (
+        "for attempt in range(3):\n    try:\n"
+        "        for n, (x, y) in enumerate(loader(9)):\n            1 / (n - 2 + attempt * 9)"
+    )
+    run = cells.run(cell + "\n    except ZeroDivisionError:\n        pass")
+    assert run.how == "loop at line 4"
+    assert run.log == ["plan 26 1", *["mark 4"] * 20, "close 4"]
+
+
+class Shard(DataLoader[Any]):
+    """Fetches one batch ahead, as accelerate does."""
+
+    def __iter__(self) -> Any:
+        batches = super().__iter__()
+        batch = next(batches)
+        for following in batches:
+            yield batch
+            batch = following
+        yield batch
+
+
+def test_a_loader_that_fetches_ahead_is_no_step_of_its_own(cells: Setup) -> None:
+    cells.shell.user_ns["data"] = Shard(TensorDataset(torch.ones(20, 4), torch.ones(20, 1)), batch_size=2)
+    run = cells.run("for x, y in data:\n    train_step(x, y)")
+    assert run.log == ["plan None 1", *["mark 2"] * 9, "close 2"]
+    run = cells.run("train(data)")
+    assert run.how == "optimizer steps"
+
+
+@pytest.mark.parametrize(
+    ("make", "length"),
+    [
+        (lambda: range(7), 7),
+        (lambda: [1, 2], 2),
+        (lambda: {1: 2}.items(), 1),
+        (lambda: torch.ones(5, 2), 5),
+        (lambda: enumerate([1, 2, 3]), 3),
+        (lambda: zip(range(9), [1, 2], strict=False), 2),
+        (lambda: zip(range(9), (n for n in "abc"), strict=False), None),
+        (lambda: enumerate(loader(4)), 4),
+        (lambda: iter(loader(4)), 4),
+        (lambda: loader(4), 4),
+        (lambda: (n for n in range(3)), None),
+        (lambda: map(str, range(3)), None),
+        (lambda: type("Own", (list,), {"__len__": lambda self: 99})(), None),
+        (lambda: 5, None),
+    ],
+)
+def test_the_length_is_known_where_asking_is_harmless(make: Any, length: int | None) -> None:
+    assert known_length(make()) == length
+
+
+def test_asking_for_the_length_takes_nothing() -> None:
+    for iterable in (enumerate("abc"), zip("abc", "def", strict=True), iter([1, 2, 3])):
+        known_length(iterable)
+        assert len(list(iterable)) == 3
 
 
 # -- explicit ways --

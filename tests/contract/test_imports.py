@@ -29,6 +29,12 @@ OURS: dict[str, frozenset[str]] = {
     "__main__": EVERYTHING,
     "api": EVERYTHING,
     "magics": EVERYTHING,
+    # What magics, api and __main__ share.
+    "delivery": EVERYTHING,
+    "demo": EVERYTHING,
+    "history": EVERYTHING,
+    "running": EVERYTHING,
+    "surface": EVERYTHING,
 }
 """Room or module → the rooms or modules of ours that it may import beside its own."""
 
@@ -46,6 +52,12 @@ OTHERS: dict[str, frozenset[str]] = {
     "__main__": EVERYTHING,
     "api": EVERYTHING,
     "magics": EVERYTHING,
+    # What magics, api and __main__ share.
+    "delivery": EVERYTHING,
+    "demo": EVERYTHING,
+    "history": EVERYTHING,
+    "running": EVERYTHING,
+    "surface": EVERYTHING,
 }
 """Room or module → the packages outside the standard library that it may import."""
 

@@ -236,13 +236,17 @@ def test_exception_goes_on_once_after_the_report(shell: InteractiveShell, capsys
     assert "line 4" in shown
 
 
-def test_interrupt_goes_on(shell: InteractiveShell) -> None:
-    # given a loop that is interrupted
-    cell = f"%%gpuprofile -q -o report\n{FAILING.format('KeyboardInterrupt')}"
-    # when it ran, then the interrupt is the cell's result and the steps so far are reported
-    result = shell.run_cell(cell)
-    assert isinstance(result.error_in_exec, KeyboardInterrupt)
-    assert "KeyboardInterrupt" in shell.user_ns["report"].source.partial
+@pytest.mark.parametrize(
+    "error", ["KeyboardInterrupt", "torch.OutOfMemoryError('full')", "StopIteration(3)", "SystemExit"]
+)
+def test_other_ends_go_on_unchanged(shell: InteractiveShell, error: str) -> None:
+    # given a loop that ends in the middle of its recording
+    result = shell.run_cell(f"%%gpuprofile -q -o report\n{FAILING.format(error)}")
+    # when it ran, then what it raised is the cell's result, and the steps so far are reported
+    name = error.split("(")[0].split(".")[-1]
+    assert type(result.error_in_exec).__name__ == name
+    assert f"{name} in step" in shell.user_ns["report"].source.partial
+    assert shell.user_ns["report"].steps.count == 2
 
 
 def test_error_before_any_step_is_one_line(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,6 +275,19 @@ def test_failure_of_ours_is_one_line_and_keeps_the_trace(
     assert lines[0].startswith("ipyprof could not read its recording: RuntimeError: two lines; the trace is kept in ")
     assert Path(lines[0].split(" kept in ")[1]).is_file()
     assert shell.user_ns["report"] is None
+
+
+@pytest.mark.parametrize(("code", "expected"), [(LOOP, KeyboardInterrupt), (FAILING.format("KeyError(7)"), KeyError)])
+def test_interrupt_of_the_report_does_not_hide_the_cells_error(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, code: str, expected: type[BaseException]
+) -> None:
+    # given an analysis that the user interrupts
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(delivery, "report_of", interrupt)
+    # when a cell ran, then its own error is the result, else the interrupt
+    assert type(shell.run_cell(f"%%gpuprofile -q\n{code}").error_in_exec) is expected
 
 
 def test_file_that_cannot_be_written_is_one_line(

@@ -34,6 +34,14 @@ class Workload:
             and the sum of the breakdown are checked.
         fixed_setup: a cell that runs before the fixed loop only.
         expected_lines: lines of the slow cell that the verdict may name (line 1 is the magic line); empty = any.
+        held_out: kept aside while thresholds are tuned, run once at the end.
+        edit_is_fix: the fix is what the replay takes out and nothing else, so the prediction must hold.
+        trainer: the cell has no loop of its own; its steps are those of the one optimizer that steps in it.
+        variants: more forms that are only timed by hand and reported, each (form, setup cell, loop cell).
+        options: more options on the magic's line.
+        env: environment variables of the process, each (name, value); such a loop gets a process of its own.
+        needs: modules that must be importable, else the loop is skipped.
+        model: the real model in it, or empty.
     """
 
     name: str
@@ -43,6 +51,14 @@ class Workload:
     slow_cause: str | None
     fixed_setup: str = ""
     expected_lines: tuple[int, ...] = ()
+    held_out: bool = False
+    edit_is_fix: bool = False
+    trainer: bool = False
+    variants: tuple[tuple[str, str, str], ...] = ()
+    options: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    needs: tuple[str, ...] = ()
+    model: str = ""
 
     def forms(self) -> dict[str, str]:
         """The loop cells by form: ``slow``, and ``fixed`` where there is one."""
@@ -202,7 +218,7 @@ ITEM = Workload(
         total = 0.0
     """),
     slow=_cell(f"""
-        for step in range({_size(60, 40)}):
+        for step in range({_size(160, 40)}):
             h = x
             for k in range({_size(40, 4)}):
                 h = h @ w
@@ -210,7 +226,7 @@ ITEM = Workload(
                 rate = sum([math.cos(0.01 * j) for j in range(60)]) / 60
     """),
     fixed=_cell(f"""
-        for step in range({_size(60, 40)}):
+        for step in range({_size(220, 40)}):
             h = x
             for k in range({_size(40, 4)}):
                 h = h @ w
@@ -235,13 +251,13 @@ ALLOCATOR = Workload(
         scales = [0.5 + 0.1 * k for k in range(24)]
     """),
     slow=_cell(f"""
-        for step in range({_size(60, 40)}):
+        for step in range({_size(110, 40)}):
             buffers = [x * scale for scale in scales]
             del buffers
             torch.cuda.empty_cache()
     """),
     fixed=_cell(f"""
-        for step in range({_size(60, 40)}):
+        for step in range({_size(260, 40)}):
             buffers = [x * scale for scale in scales]
             del buffers
     """),
@@ -266,14 +282,14 @@ TINY = Workload(
         y = chain(x)
     """),
     slow=_cell(f"""
-        for step in range({_size(80, 40)}):
+        for step in range({_size(220, 40)}):
             y = x
             for k in range({_size(140, 20)}):
                 y = y * 1.0001
                 y = y + 0.0001
     """),
     fixed=_cell(f"""
-        for step in range({_size(400, 40)}):
+        for step in range({_size(2500, 40)}):
             graph.replay()
     """),
     fixed_setup=_cell("""
@@ -304,7 +320,7 @@ COPIES = Workload(
                 y = y @ w
     """),
     fixed=_cell(f"""
-        for step in range({_size(60, 40)}):
+        for step in range({_size(70, 40)}):
             compute.wait_stream(copies)
             copies.wait_stream(compute)
             with torch.cuda.stream(copies):

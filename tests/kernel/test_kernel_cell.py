@@ -84,7 +84,8 @@ def test_values_magics_and_lines_are_those_of_the_cell() -> None:
         "%%profiled\n!echo from the shell\nx;",
         "_",
         "%profiled x * 2",
-        "%%profiled\nclass Kept:\n    def own(self): return 1\nimport pickle\npickle.loads(pickle.dumps(Kept())).__class__ is Kept",
+        "%%profiled\nclass Kept:\n    def own(self): return 1\nimport pickle\n"
+        "pickle.loads(pickle.dumps(Kept())).__class__ is Kept",
         "%%profiled\nfor i in range(6):\n    print(i, end=' ')\nsessions[-1].log",
         "import inspect\nprint(inspect.getsource(Kept.own))",
     )

@@ -1,0 +1,43 @@
+"""What the step detector needs of a session: one call per step boundary."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+
+class Session(Protocol):
+    """What a detector needs of `ipyprof.capture.session.Session`, which never raises into the user's code.
+
+    A session may have an attribute ``over``: true when no mark changes anything any more.
+    """
+
+    @property
+    def recording(self) -> bool:
+        """True only while steps are recorded."""
+
+    def start_cold(self) -> None:
+        """Record at once, without a baseline."""
+
+    def drop(self) -> None:
+        """Forget a cold recording; the phases begin at the next mark."""
+
+    def plan(self, *, remaining: int | None, cycle: int = 1) -> None:
+        """Before the first mark, once: steps still to come, with the one that starts at that mark."""
+
+    def mark(self, line: int | None = None) -> None:
+        """A step ends here and the next one begins."""
+
+    def close(self, line: int | None = None) -> None:
+        """The last step ends here and none begins."""
+
+    def check_limit(self) -> None:
+        """Stop a recording that has run for too long."""
+
+    def describe(
+        self, *, how: str, mark: str, loop_line: int | None, loop_is_for: bool, alternatives: tuple[str, ...]
+    ) -> None:
+        """Keep how the step was found."""
+
+    def range(self, line: int) -> AbstractContextManager[Any]:
+        """A range around one statement of the cell."""

@@ -1,0 +1,72 @@
+"""What the causes that lie in the GPU's own work share: scaled durations, places and sites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ipyprof.analysis.profile import FILE_COST_NS, Profile
+from ipyprof.analysis.program import Program
+from ipyprof.analysis.replay import replay
+from ipyprof.analysis.roofline import CallGroup, Roofline
+from ipyprof.diagnosis.finding import Site, Where
+from ipyprof.diagnosis.judge import Gain, gain_of, top_lines
+
+MOST_SITES = 8
+SAME_STEP = 0.01  # two replays within this share have the same step
+
+
+def device_gain(profile: Profile, edited: Program) -> Gain:
+    """What less device work would recover.
+
+    Where the device is the limit, the baseline says nothing of how fast the host is: solving for it stops as soon as the
+    host is no slower than the device, and the replay would find nothing to gain. There the usual cost of recording an
+    event is taken.
+    """
+    assert profile.program is not None and profile.replayed is not None
+    if profile.cost_ns < FILE_COST_NS:
+        free = replay(profile.program, FILE_COST_NS, once=profile.once)
+        if abs(free.step_ns - profile.replayed.step_ns) <= SAME_STEP * profile.replayed.step_ns:
+            profile = replace(profile, cost_ns=FILE_COST_NS, replayed=free)
+    return gain_of(profile, edited)
+
+
+def scaled(program: Program, roof: Roofline, remaining: npt.NDArray[np.float64]) -> Program:
+    """The program with each record's time multiplied by its group's ``remaining``: (groups,) float, 1 = unchanged."""
+    group = roof.group[program.record]
+    share = np.where(group >= 0, np.append(remaining, 1.0)[group], 1.0)
+    return replace(program, dur=program.dur * share)
+
+
+def scaled_records(program: Program, remaining: npt.NDArray[np.float64]) -> Program:
+    """The program with each record's time multiplied by ``remaining``: (n,) float over the trace, 1 = unchanged."""
+    return replace(program, dur=program.dur * remaining[program.record])
+
+
+def device_where(
+    profile: Profile, program: Program, roof: Roofline, groups: npt.NDArray[np.int64], *, operator: str
+) -> Where:
+    """The line of the cell that launches most of these groups' work, with the operator."""
+    return record_where(profile, program, np.isin(roof.group[program.record], groups), operator=operator)
+
+
+def record_where(profile: Profile, program: Program, chosen: npt.NDArray[np.bool_], *, operator: str) -> Where:
+    """The line of the cell that launches most of the ``chosen`` (m,) records' time, with the operator."""
+    line = np.zeros(len(program.record), np.int64)
+    for item in np.flatnonzero(program.last > program.first).tolist():
+        line[program.first[item] : program.last[item]] = program.call_line[item]
+    lines = top_lines(line[chosen], program.dur[chosen])
+    return Where(operator=operator, line=lines[0] if lines else None)
+
+
+def group_sites(profile: Profile, groups: list[CallGroup]) -> tuple[Site, ...]:
+    """One site per operator of these groups, the most device time first; their gains are not replayed one by one."""
+    count: dict[str, float] = {}
+    for group in groups:
+        count[group.name] = count.get(group.name, 0.0) + group.calls / max(profile.operators.steps, 1)
+    return tuple(
+        Site(where=Where(operator=name), status="unknown", count=calls, recoverable_ms=None)
+        for name, calls in list(count.items())[:MOST_SITES]
+    )

@@ -1,0 +1,108 @@
+"""Where a run shows itself, and that a broken panel costs only the panel."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher, DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from ipyprof.report import widgets
+from ipyprof.surface import WIDGET, Notebook, Silent, Terminal, surface_for
+from tests import sample_reports
+
+
+class Shell:
+    """A shell with this publisher."""
+
+    def __init__(self, publisher: object) -> None:
+        self.display_pub = publisher
+
+
+class Screen(io.StringIO):
+    """Standard error of a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("shell", "quiet", "kind"),
+    [
+        (None, False, Terminal),
+        (None, True, Silent),
+        (Shell(DisplayPublisher()), False, Terminal),
+        (Shell(CapturingDisplayPublisher()), False, Notebook),
+        (Shell(CapturingDisplayPublisher()), True, Silent),
+    ],
+)
+def test_place_follows_the_shell(shell: Any, quiet: bool, kind: type) -> None:
+    # given a shell or none, when the place is chosen, then it is what that shell can show
+    assert type(surface_for(shell, quiet=quiet, static=False)) is kind
+
+
+def test_notebook_updates_one_escaped_status_line(shell: InteractiveShell) -> None:
+    # given a notebook's surface
+    surface = Notebook(panel=False)
+    with capture_output() as captured:
+        # when the status changes and ends
+        surface.status("recording <3> steps")
+        surface.end("done & over")
+    # then all is one output that was updated, and text is escaped
+    first, last = captured.outputs
+    assert "recording &lt;3&gt; steps" in first.data["text/html"]
+    assert last.data["text/plain"] == "ipyprof: done & over"
+    assert "done &amp; over" in last.data["text/html"]
+
+
+def test_end_without_a_status_shows_nothing(shell: InteractiveShell) -> None:
+    # given a surface that showed no status, when it ends, then there is no output
+    with capture_output() as captured:
+        Notebook(panel=False).end("done")
+    assert captured.outputs == []
+
+
+def test_report_then_panel_as_its_own_output(shell: InteractiveShell) -> None:
+    # given a report with recorded steps, when it is shown with the panel, then there are two outputs
+    with capture_output() as captured:
+        Notebook(panel=True).show(sample_reports.sync())
+    report, panel = captured.outputs
+    assert set(report.data) == {"text/plain", "text/html"}
+    assert WIDGET in panel.data
+
+
+def test_broken_panel_keeps_the_report(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given widgets that fail
+    def fail(_report: object) -> None:
+        raise RuntimeError("no comm")
+
+    monkeypatch.setattr(widgets, "build_panel", fail)
+    # when a report is shown, then it is there alone
+    with capture_output() as captured:
+        Notebook(panel=True).show(sample_reports.sync())
+    assert [set(output.data) for output in captured.outputs] == [{"text/plain", "text/html"}]
+
+
+def test_terminal_erases_its_status_before_the_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a terminal
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    surface = Terminal()
+    # when a status and the report are shown, then the line is erased and the text is on standard output
+    surface.status("recording 3 steps")
+    surface.show(sample_reports.sync())
+    assert screen.getvalue() == "\r\033[Kipyprof: recording 3 steps\r\033[K"
+    assert "Top operators" in capsys.readouterr().out
+
+
+def test_pipe_gets_no_status(capsys: pytest.CaptureFixture[str]) -> None:
+    # given a standard error that is no terminal, when a status is shown, then nothing is written
+    Terminal().status("recording 3 steps")
+    Terminal().end("done")
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,250 @@
+"""What can make the numbers wrong: each check, when it is quiet and when it speaks, and what it does to confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ipyprof.analysis.profile import Profile, analyse
+from ipyprof.diagnosis.confidence import confidence, unprofiled_spread
+from ipyprof.diagnosis.trust import checks
+from ipyprof.trace.model import LiveRecord
+from tests.builder import TraceBuilder
+from tests.machine import Machine, live
+
+Body = Callable[[Machine], object]
+
+
+def busy(machine: Machine) -> None:
+    machine.launch(500)
+    machine.launch(500)
+
+
+def profiled(body: Body = busy, *samples_us: float, steps: int = 3, **known: object) -> Profile:
+    machine = Machine()
+    for _ in range(steps):
+        with machine.step():
+            body(machine)
+    return analyse(machine.trace(), live("", *samples_us, **known))
+
+
+def of_a_file(builder: TraceBuilder) -> Profile:
+    return analyse(builder.trace())
+
+
+def said(profile: Profile) -> dict[str, tuple[str, str]]:
+    """check → (status, text)."""
+    return {check.check: (check.status, check.text) for check in checks(profile)}
+
+
+def test_sound_run_has_nothing_but_ok() -> None:
+    profile = profiled(busy, 1_002, 1_002, 1_002)
+
+    assert said(profile) == {
+        "stable": ("ok", "3 unprofiled steps within 0.0 %"),
+        "records": ("ok", "no record lost, none carried over"),
+        "clocks": ("ok", "host and GPU clocks agree"),
+        "replay": ("ok", "replay fits the recording within 0.0 %"),
+        "overhead": ("ok", "recording made the step 0 % longer"),
+    }
+    assert confidence(profile) == ("high", ())
+
+
+def test_no_step_fails() -> None:
+    builder = TraceBuilder()
+    builder.python("<module>", 0, 100)
+
+    assert said(of_a_file(builder))["steps"] == ("fail", "no step was recorded")
+
+
+def test_no_marks_warn_and_mean_low_confidence() -> None:
+    """A10."""
+    builder = TraceBuilder()
+    builder.launch(0, 5, "gemm", 10, 90)
+    profile = of_a_file(builder)
+
+    assert said(profile)["steps"] == ("warn", "no step marks: everything is taken as one step")
+    assert confidence(profile)[0] == "low"
+    assert "no step marks in the file" in confidence(profile)[1]
+
+
+def test_file_has_medium_confidence_at_most() -> None:
+    builder = TraceBuilder()
+    for step in range(3):
+        builder.step(step, 1_000 * step, 1_000 * step + 1_000)
+        builder.launch(1_000 * step, 5, "gemm", 1_000 * step + 5, 990)
+    profile = of_a_file(builder)
+
+    assert confidence(profile) == ("medium", ("from a file: no unprofiled steps to compare with",))
+    assert "overhead" not in said(profile)
+
+
+@pytest.mark.parametrize(
+    ("samples", "spread"),
+    [
+        ((100, 100, 100), 0.0),
+        ((90, 100, 110), 0.2),
+        ((100, 100), None),
+        ((50, *[100] * 18, 900), 0.0),  # one outlier at each end of twenty
+    ],
+)
+def test_spread_of_the_unprofiled_steps(samples: tuple[float, ...], spread: float | None) -> None:
+    assert unprofiled_spread(profiled(busy, *samples)) == (None if spread is None else pytest.approx(spread))
+
+
+def test_unstable_steps_warn_and_lower_the_confidence() -> None:
+    profile = profiled(busy, 802, 1_002, 1_302)
+
+    assert said(profile)["stable"] == ("warn", "3 unprofiled steps within 50 %")
+    assert confidence(profile) == ("medium", ("unprofiled steps vary by 50 %",))
+
+
+def test_step_without_gpu_work_is_named() -> None:
+    machine = Machine()
+    for step in range(3):
+        with machine.step():
+            machine.python(10)
+            if step != 1:
+                machine.launch(500)
+
+    assert said(analyse(machine.trace(), live("", 500)))["empty steps"] == ("warn", "step 2 launched no GPU work")
+
+
+def test_cold_and_partial_and_single_lower_the_confidence() -> None:
+    cold = profiled(busy, 1_002, cold=True)
+    partial = profiled(busy, 1_002, partial="stopped after 30 s")
+    single = profiled(busy, steps=1)
+
+    assert said(cold)["cold"][0] == said(partial)["partial"][0] == "warn"
+    assert said(partial)["partial"][1] == "stopped after 30 s"
+    assert [confidence(profile)[0] for profile in (cold, partial, single)] == ["low", "medium", "low"]
+    assert "a single step" in confidence(single)[1]
+
+
+def test_one_sample_right_behind_the_recording_is_medium() -> None:
+    level, reasons = confidence(profiled(busy, 1_002, baseline="after_first"))
+
+    assert (level, len(reasons)) == ("medium", 1)
+
+
+def test_live_run_without_a_baseline_is_medium_and_says_so() -> None:
+    profile = profiled(busy)
+
+    assert said(profile)["overhead"] == ("warn", "no unprofiled step was timed: overhead not measured")
+    assert confidence(profile) == ("medium", ("no unprofiled step was timed",))
+
+
+def test_silent_cupti_fails() -> None:
+    """A3, A4: launched and not recorded, which is not idle."""
+    profile = profiled(lambda machine: machine.call("cudaLaunchKernel", 5), 100)
+
+    assert said(profile)["records"] == ("fail", "GPU work was launched but none was recorded")
+    assert "clocks" not in said(profile)
+    assert "replay" not in said(profile)
+
+
+def test_no_gpu_has_no_checks_of_records() -> None:
+    profile = profiled(lambda machine: machine.python(100), 100, cuda=False)
+
+    assert set(said(profile)) == {"overhead"}
+
+
+def test_lost_records_warn_and_lower_the_confidence() -> None:
+    def body(machine: Machine) -> None:
+        busy(machine)
+        machine.call("cudaLaunchKernel", 5)
+
+    profile = profiled(body, 1_002)
+
+    assert said(profile)["records"] == ("warn", "3 launches without a GPU record")
+    assert confidence(profile) == ("medium", ("3 launches without a GPU record",))
+
+
+@pytest.mark.parametrize(("record", "status"), [(live("", 1_002), "warn"), (None, "ok")])
+def test_carried_over_records_warn_in_a_live_run_only(record: LiveRecord | None, status: str) -> None:
+    machine = Machine()
+    machine.builder.kernel("earlier", 0, 700)
+    machine.ready[0, 7] = 700.0
+    for _ in range(3):
+        with machine.step():
+            busy(machine)
+
+    found = said(analyse(machine.trace(), record))
+
+    assert found["carried over"] == (status, "1 GPU record carried over from before the recording, in no mean")
+    assert "records" not in found
+
+
+def test_kernels_before_their_launch_fail_the_clocks() -> None:
+    builder = TraceBuilder()
+    builder.step(0, 0, 1_000)
+    builder.launch(100, 5, "a", 50, 10)
+    builder.launch(200, 5, "b", 205, 10)
+
+    assert said(of_a_file(builder))["clocks"] == ("fail", "1 kernel before the launch: host and GPU clocks disagree")
+
+
+def test_small_jitter_of_the_clocks_is_fine() -> None:
+    builder = TraceBuilder()
+    builder.step(0, 0, 1_000)
+    builder.launch(100, 5, "a", 85, 10)
+
+    assert said(of_a_file(builder))["clocks"][0] == "ok"
+
+
+def test_gpu_clock_that_drifted_away_warns() -> None:
+    """A1: after a synchronisation the first kernel starts 8 ms late, and nothing is queued before it."""
+    builder = TraceBuilder()
+    for step in range(2):
+        builder.step(step, 20_000 * step, 20_000 * step + 20_000)
+        builder.launch(20_000 * step + 10, 5, "a", 20_000 * step + 8_010, 100)
+    profile = analyse(builder.trace(), live("", 20_000))
+
+    assert said(profile)["clocks"] == ("warn", "the first kernel starts 8.00 ms after its launch: the GPU clock looks shifted")
+
+
+def test_replay_that_does_not_fit_warns() -> None:
+    profile = replace(profiled(busy, 1_002), fit_error=0.07)
+
+    assert said(profile)["replay"] == ("warn", "replay fits the recording within 7.0 %")
+    assert confidence(profile) == ("low", ("the replay misses the recording by 7.0 %",))
+
+
+def test_baseline_that_the_replay_misses_lowers_the_confidence() -> None:
+    level, reasons = confidence(profiled(busy, 1_100))
+
+    assert level == "medium"
+    assert reasons == ("the replayed step is 8.9 % off the unprofiled one",)
+
+
+def test_large_overhead_warns_and_is_hedged() -> None:
+    """A17."""
+    profile = profiled(busy, 1_002, profiled_ns=(2_505_000,))
+
+    assert said(profile)["overhead"] == ("warn", "recording made the step 150 % longer")
+    assert confidence(profile) == ("medium", ("recording made the step 2.5 times longer",))
+
+
+def test_memory_records_that_do_not_add_up_warn() -> None:
+    machine = Machine()
+    with machine.step():
+        busy(machine)
+        machine.python(100)
+    machine.builder.memory(10, 1_000, 1_000, 2_000)
+    machine.builder.memory(20, 1_000, 9_000, 20_000)
+
+    found = said(analyse(machine.trace(), live("", 1_002)))
+
+    assert found["memory"] == ("warn", "1 memory record does not add up: the heartbeat may be incomplete")
+
+
+def test_damage_and_notes_are_shown() -> None:
+    profile = profiled(busy, 1_002, notes=(("profiler", "warn", "your cell started its own profiler"),))
+    damaged = replace(profile, trace=replace(profile.trace, damage={"negative duration": 3}))
+
+    found = said(damaged)
+
+    assert found["profiler"] == ("warn", "your cell started its own profiler")
+    assert found["damage"] == ("warn", "negative duration: 3")

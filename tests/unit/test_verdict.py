@@ -1,0 +1,476 @@
+"""One sentence out of all findings: what heads it, what comes next, when it is healthy and when it cannot be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import hypothesis
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from ipyprof.analysis.profile import Profile, analyse
+from ipyprof.diagnosis import verdict as verdict_module
+from ipyprof.diagnosis.finding import Finding, Site, Verdict, Where
+from ipyprof.diagnosis.verdict import CAUSES, MOST_WORDS, diagnose
+from ipyprof.diagnosis.words import BOUND_OF, headline, healthy_headline
+from tests.builder import TraceBuilder
+from tests.machine import Machine, live
+
+SOURCE = "%%gpuprofile\nfor x in loader:\n    y = model(x)\n    total += y.item()\n    torch.cuda.empty_cache()\n"
+Body = Callable[[Machine], object]
+
+
+def profiled(body: Body, step_us: float | None, *, steps: int = 4, pause: float = 1, **known: object) -> Profile:
+    machine = Machine(pause=pause)
+    for _ in range(steps):
+        with machine.step():
+            body(machine)
+    record = None if step_us is None else live(SOURCE, step_us, step_us, step_us, **known)
+    return analyse(machine.trace(), record)
+
+
+def judge(body: Body, step_us: float | None, **known: object) -> tuple[dict[str, Finding], Verdict]:
+    findings, verdict = diagnose(profiled(body, step_us, **known))  # type: ignore[arg-type]
+    assert len(verdict.headline.split()) <= MOST_WORDS
+    return {finding.cause: finding for finding in findings}, verdict
+
+
+def tiny(machine: Machine) -> None:
+    """600 us of launching 20 kernels of 2 us."""
+    for _ in range(20):
+        with machine.op("aten::add"):
+            machine.python(20)
+            machine.launch(2, own=10)
+
+
+def starving(machine: Machine) -> None:
+    machine.loader(8_000)
+    with machine.line(3):
+        machine.launch(2_000)
+
+
+# What heads it.
+
+
+def test_verdict_is_the_findings_numbers() -> None:
+    findings, verdict = judge(starving, 8_005)
+
+    finding = findings["data_loading"]
+    assert (verdict.cause, verdict.bound) == ("data_loading", "IO-bound (data loading)")
+    assert (verdict.recoverable_ms, verdict.predicted_step_ms) == (finding.recoverable_ms, finding.predicted_step_ms)
+    assert (verdict.speedup_bound, verdict.advice) == (finding.speedup_bound, finding.advice)
+    assert (verdict.confidence, verdict.reasons) == ("high", ())
+    assert "Line 2" in verdict.headline
+    assert "6.00 of 8.01 ms (75 %)" in verdict.headline.replace("8.00 ms", "8.01 ms")
+    assert "at most 4.0×" in verdict.headline
+
+
+def test_every_cause_is_looked_at_and_verdicts_are_no_findings() -> None:
+    findings, _ = judge(starving, 8_005)
+
+    assert set(findings) == {module.CAUSE for module in CAUSES} | {"communication", "straggler"}
+    assert {finding.status for finding in findings.values()} == {"found", "cleared"}
+    assert [findings[cause].evidence for cause in ("communication", "straggler")] == ["one process"] * 2
+
+
+def test_findings_come_found_first_and_then_by_gain() -> None:
+    ordered, _ = diagnose(profiled(starving, 8_005))
+
+    rank = {"found": 0, "cleared": 1, "unknown": 2}
+    keys = [(rank[finding.status], -(finding.recoverable_ms or 0.0)) for finding in ordered]
+    assert keys == sorted(keys)
+
+
+def test_ranking_is_by_recovered_time_and_not_by_the_length_of_a_call() -> None:
+    """3,000 us in cudaMalloc beside the kernels, 1,500 of Python while the GPU is idle."""
+
+    def body(machine: Machine) -> None:
+        machine.launch(4_000)
+        machine.call("cudaMalloc", 3_000)
+        machine.sync()
+        machine.python(1_500)
+
+    findings, verdict = judge(body, 5_507)
+
+    assert findings["allocator"].status == "cleared"
+    assert verdict.cause == "cpu_bound"
+
+
+def test_residual_cause_alone_heads_the_verdict() -> None:
+    _, verdict = judge(tiny, 600)
+
+    assert (verdict.cause, verdict.recoverable_ms) == ("launch_bound", pytest.approx(0.56))
+
+
+def test_specific_cause_with_fifteen_percent_goes_before_the_residual_one() -> None:
+    """cudaMalloc of 150 in 750 us: 20 %; one graph would gain 560."""
+
+    def body(machine: Machine) -> None:
+        tiny(machine)
+        machine.call("cudaMalloc", 150)
+
+    findings, verdict = judge(body, 750)
+
+    assert (findings["launch_bound"].recoverable_ms or 0) > (findings["allocator"].recoverable_ms or 0)
+    assert verdict.cause == "allocator"
+
+
+def test_small_specific_cause_stays_behind_the_residual_one() -> None:
+    """cudaMalloc of 60 in 660 us: 9 %, and far from half of what one graph gains."""
+
+    def body(machine: Machine) -> None:
+        tiny(machine)
+        machine.call("cudaMalloc", 60)
+
+    findings, verdict = judge(body, 660)
+
+    assert findings["allocator"].status == "found"
+    assert verdict.cause == "launch_bound"
+
+
+def given(cause: str, recoverable_ms: float) -> SimpleNamespace:
+    """A cause's module that finds this much in a step of 1 ms, and changes nothing."""
+    finding = Finding(
+        cause=cause,
+        status="found",
+        recoverable_ms=recoverable_ms,
+        predicted_step_ms=1 - recoverable_ms,
+        speedup_bound=1 / (1 - recoverable_ms),
+    )
+    return SimpleNamespace(CAUSE=cause, find=lambda profile: finding, edit=lambda profile, program: program)
+
+
+@pytest.mark.parametrize(
+    ("gains", "first"),
+    [
+        ({"allocator": 0.16, "launch_bound": 0.80}, "allocator"),  # over 15 % of the step
+        ({"allocator": 0.14, "launch_bound": 0.27}, "allocator"),  # over half of the graph's gain
+        ({"allocator": 0.14, "launch_bound": 0.29}, "launch_bound"),  # neither
+        ({"allocator": 0.30, "transfer": 0.40, "launch_bound": 0.20}, "transfer"),  # the largest
+        ({"allocator": 0.06, "transfer": 0.07}, "transfer"),  # no residual one
+        ({"host_sync": 0.06, "launch_bound": 0.80}, "host_sync"),  # no graph holds a read
+        ({"allocator": 0.07, "host_sync": 0.06, "launch_bound": 0.80}, "host_sync"),
+        ({"data_loading": 0.16, "host_sync": 0.06, "launch_bound": 0.80}, "data_loading"),
+    ],
+)
+def test_rules_of_the_ranking(gains: dict[str, float], first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict_module, "CAUSES", tuple(given(cause, gain) for cause, gain in gains.items()))
+
+    _, verdict = judge(lambda machine: machine.launch(999), 1_000)
+
+    assert verdict.cause == first
+
+
+def test_small_sync_inside_what_a_graph_would_hold_goes_first() -> None:
+    """A wait of 50 in 650 us: 8 %, but no graph can hold it."""
+
+    def body(machine: Machine) -> None:
+        tiny(machine)
+        machine.stream_sync(tail=50)
+
+    findings, verdict = judge(body, 650)
+
+    assert (findings["launch_bound"].recoverable_ms or 0) > 5 * (findings["host_sync"].recoverable_ms or 0)
+    assert verdict.cause == "host_sync"
+
+
+def test_sync_goes_before_the_graph_also_when_another_specific_cause_is_larger() -> None:
+    """cudaMalloc of 60 does not go before the graph; the wait of 50 must."""
+
+    def body(machine: Machine) -> None:
+        tiny(machine)
+        machine.stream_sync(tail=50)
+        machine.call("cudaMalloc", 60)
+
+    findings, verdict = judge(body, 710)
+
+    assert (findings["allocator"].recoverable_ms or 0) > (findings["host_sync"].recoverable_ms or 0)
+    assert verdict.cause == "host_sync"
+
+
+# What is next.
+
+
+def test_next_is_what_remains_once_the_first_is_cured() -> None:
+    """Fetch 8,000, Python 3,000, a kernel of 1,000: the loader goes first, then Python."""
+
+    def body(machine: Machine) -> None:
+        machine.loader(8_000)
+        machine.python(3_000)
+        machine.launch(1_000)
+
+    _, verdict = judge(body, 11_005)
+
+    assert (verdict.cause, verdict.next) == ("data_loading", "cpu_bound")
+    assert (verdict.next_text or "").startswith("then Python")
+
+
+def test_nothing_is_next_once_the_gpu_is_busy() -> None:
+    _, verdict = judge(starving, 8_005)
+
+    assert verdict.next is None
+    assert verdict.next_text == "then the GPU's own work"
+
+
+# Healthy.
+
+
+def kernels(us: float) -> Body:
+    """Nine kernels: too few for a graph."""
+    return lambda machine: [machine.launch(us) for _ in range(9)]
+
+
+def test_busy_gpu_is_not_waiting() -> None:
+    findings, verdict = judge(kernels(95), 900, pause=5)
+
+    assert (verdict.cause, verdict.confidence) == ("compute_bound", "high")
+    assert "not waiting" in verdict.headline
+    assert "95 %" in verdict.headline
+    assert verdict.bound.startswith("GPU-bound")
+    assert verdict.predicted_step_ms == pytest.approx(0.855, rel=2e-3)
+    assert "compute_bound" not in findings
+
+
+def test_nearly_busy_gpu_is_healthy_with_medium_confidence() -> None:
+    _, verdict = judge(kernels(83), 900, pause=17)
+
+    assert (verdict.cause, verdict.confidence) == ("compute_bound", "medium")
+    assert "nearly busy" in verdict.reasons[0]
+
+
+def test_idle_gpu_without_a_cause_cannot_be_told() -> None:
+    """Pauses of 20 us between kernels of 60: a quarter of the step, and nothing explains it."""
+    _, verdict = judge(kernels(60), 720, pause=20)
+
+    assert (verdict.cause, verdict.confidence, verdict.recoverable_ms) == ("inconclusive", "low", None)
+    assert "75%" in verdict.headline.replace(" %", "%")
+
+
+def test_exposed_copies_do_not_make_a_gpu_busy() -> None:
+    """Device to device copies fill half the step: no compute."""
+
+    def body(machine: Machine) -> None:
+        machine.launch(500)
+        machine.copy(500, 8_000_000, direction="DtoD")
+
+    _, verdict = judge(body, 1_002)
+
+    assert verdict.cause == "inconclusive"
+
+
+def test_gpu_busy_unprofiled_is_healthy_though_its_recording_looks_launch_bound() -> None:
+    """A17: 40 operators of 30 us recorded for 40 kernels of 20; unprofiled 840 us, all of it kernels and pauses."""
+
+    def body(machine: Machine) -> None:
+        for _ in range(40):
+            with machine.op("aten::mm"):
+                machine.python(20)
+                machine.launch(20, own=10)
+
+    findings, verdict = judge(body, 840)
+    assert verdict.cause == "compute_bound"
+    assert findings["launch_bound"].status == "cleared"
+
+    _, of_the_recording = judge(body, 1_200)
+    assert of_the_recording.cause == "launch_bound"
+
+
+def test_long_recorded_step_lowers_the_confidence() -> None:
+    """A17: hedged where the unprofiled step is less than half of the recorded one."""
+    _, verdict = judge(tiny, 280)
+
+    assert verdict.cause == "launch_bound"
+    assert verdict.confidence == "medium"
+    assert any("2.1 times longer" in reason for reason in verdict.reasons)
+
+
+# When it cannot be told.
+
+
+def test_replay_that_does_not_fit_is_not_believed() -> None:
+    """Kernels a millisecond late for no reason: the causes that would be found are unknown."""
+    builder = TraceBuilder()
+    builder.device()
+    for step in range(4):
+        at = 10_000 * step
+        builder.step(step, at, at + 10_000)
+        builder.loader(at, at + 5_000)
+        builder.launch(at + 5_000, 5, "a", at + 5_005, 100)
+        builder.launch(at + 5_010, 5, "b", at + 8_000, 100)
+        builder.sync(at + 5_020, 3_085)
+    profile = analyse(builder.trace(), live(SOURCE, 10_000, 10_000))
+    assert (profile.fit_error or 0) > 0.03
+
+    findings, verdict = diagnose(profile)
+
+    assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
+    assert len(verdict.headline.split()) <= MOST_WORDS
+    assert "found" not in {finding.status for finding in findings}
+    loading = next(finding for finding in findings if finding.cause == "data_loading")
+    assert loading.status == "unknown"
+    assert "within the replay's error" in loading.evidence
+
+
+def test_one_recorded_step_is_judged_with_low_confidence() -> None:
+    """A10."""
+    findings, verdict = judge(starving, None, steps=1)
+
+    assert (verdict.cause, verdict.confidence) == ("data_loading", "low")
+    assert "a single step" in verdict.reasons
+    assert findings["data_loading"].recoverable_ms == pytest.approx(8.0, rel=1e-3)
+
+
+def test_no_step_at_all() -> None:
+    builder = TraceBuilder()
+    builder.python("<module>", 0, 100)
+
+    findings, verdict = diagnose(analyse(builder.trace()))
+
+    assert (verdict.cause, verdict.recoverable_ms) == ("inconclusive", None)
+    assert "no step was recorded" in verdict.headline
+    assert {finding.status for finding in findings} == {"unknown"}
+
+
+def test_launches_without_records_name_the_usual_reasons() -> None:
+    """A3, A4."""
+    findings, verdict = judge(lambda machine: machine.call("cudaLaunchKernel", 5), 100)
+
+    assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
+    assert "launched but none was recorded" in verdict.headline
+    assert all(word in verdict.advice for word in ("permission", "CUPTI", "WSL"))
+    assert {finding.evidence for finding in findings.values()} == {"GPU work was launched but none was recorded"}
+
+
+def on_the_cpu(body: Body, step_us: float | None, **known: object) -> tuple[dict[str, Finding], Verdict]:
+    return judge(body, step_us, cuda=False, **known)
+
+
+def test_without_a_gpu_a_slow_fetch_is_the_verdict() -> None:
+    def body(machine: Machine) -> None:
+        machine.loader(300)
+        with machine.line(3):
+            machine.python(700)
+
+    findings, verdict = on_the_cpu(body, 1_000)
+
+    assert (verdict.cause, verdict.recoverable_ms, verdict.speedup_bound) == ("data_loading", None, None)
+    assert "Line 2" in verdict.headline
+    assert "GPU time is not available" in verdict.headline
+    assert findings["host_sync"].status == "unknown"
+    assert findings["host_sync"].evidence == "no GPU"
+
+
+def test_without_a_gpu_the_largest_line_is_named() -> None:
+    def body(machine: Machine) -> None:
+        machine.loader(100)
+        with machine.line(3):
+            machine.python(200)
+        with machine.line(4):
+            machine.python(700)
+
+    _, verdict = on_the_cpu(body, 1_000)
+
+    assert (verdict.cause, verdict.recoverable_ms) == ("cpu_bound", None)
+    assert verdict.headline.startswith("Line 4 ")
+
+
+def test_without_a_gpu_one_step_is_not_enough() -> None:
+    _, verdict = on_the_cpu(lambda machine: machine.python(100), None, steps=1)
+
+    assert verdict.cause == "inconclusive"
+    assert "at least two" in verdict.headline
+
+
+# The sentence.
+
+amounts = st.floats(min_value=1e-4, max_value=1e7, allow_nan=False)
+
+
+@settings(max_examples=400, deadline=None)
+@hypothesis.given(
+    cause=st.sampled_from([*BOUND_OF, "memory_bound"]),
+    step_ms=amounts,
+    share=st.floats(min_value=0, max_value=0.999),
+    line=st.one_of(st.none(), st.integers(1, 99_999)),
+    count=st.floats(min_value=0, max_value=1e6),
+)
+def test_headline_of_any_finding_has_at_most_25_words(
+    cause: str, step_ms: float, share: float, line: int | None, count: float
+) -> None:
+    where = Where(line=line)
+    finding = Finding(
+        cause=cause,
+        status="found",
+        recoverable_ms=step_ms * share,
+        predicted_step_ms=step_ms * (1 - share),
+        speedup_bound=1 / (1 - share),
+        where=where,
+        sites=(Site(where=where, status="found", count=count, recoverable_ms=None),),
+    )
+    sentence = headline(replace(ANY, step_ns=step_ms * 1e6), finding)
+
+    assert len(sentence.split()) <= MOST_WORDS, sentence
+    assert sentence.endswith(".")
+    assert line is None or cause in ("launch_bound", "memory_bound") or f"Line {line} " in sentence
+
+
+@settings(max_examples=200, deadline=None)
+@hypothesis.given(step_ms=amounts, busy=st.floats(min_value=0.5, max_value=1.0))
+def test_healthy_headline_has_at_most_25_words(step_ms: float, busy: float) -> None:
+    assert len(healthy_headline(replace(ANY, step_ns=step_ms * 1e6), busy).split()) <= MOST_WORDS
+
+
+actions = st.sampled_from(["python", "loader", "launch", "tiny", "item", "malloc", "free", "copy", "sync", "graph"])
+
+
+@settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    body=st.lists(st.tuples(actions, st.integers(1, 2_000)), max_size=12),
+    steps=st.integers(1, 4),
+    step_us=st.one_of(st.none(), st.floats(1, 20_000)),
+)
+def test_any_program_gets_a_verdict_of_at_most_25_words(
+    body: list[tuple[str, int]], steps: int, step_us: float | None
+) -> None:
+    def run(machine: Machine) -> None:
+        machine.python(1)
+        for line, (what, us) in enumerate(body, start=3):
+            with machine.line(line):
+                if what == "python":
+                    machine.python(us)
+                elif what == "loader":
+                    machine.loader(us)
+                elif what == "launch":
+                    machine.launch(us)
+                elif what == "tiny":
+                    tiny(machine)
+                elif what == "item":
+                    machine.item()
+                elif what == "malloc":
+                    machine.call("cudaMalloc", us)
+                elif what == "free":
+                    machine.free(tail=us)
+                elif what == "copy":
+                    machine.blocking_copy(us, 8_000_000)
+                elif what == "graph":
+                    machine.graph(20, 3)
+                else:
+                    machine.sync()
+
+    profile = profiled(run, step_us, steps=steps)
+    findings, verdict = diagnose(profile)
+
+    assert len(verdict.headline.split()) <= MOST_WORDS, verdict.headline
+    assert verdict.cause in {"compute_bound", "inconclusive", *BOUND_OF}
+    for finding in findings:
+        assert finding.status in ("found", "cleared", "unknown")
+        assert finding.evidence
+        if finding.recoverable_ms is not None and finding.predicted_step_ms is not None:
+            assert finding.recoverable_ms >= 0
+            assert finding.predicted_step_ms > 0
+
+
+ANY = profiled(lambda machine: machine.launch(100), 101)
