@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from statistics import median
+from typing import Any
 
 from ipyprof.trace.model import LiveRecord, Trace
 from tests.builder import TraceBuilder
@@ -107,9 +107,7 @@ class Machine:
         self.ready[0, stream] = at + count * (kernel + PAUSE) - PAUSE
         self.host += own
 
-    def copy(
-        self, us: float, nbytes: int, *, direction: str = "HtoD", own: float = 5, stream: int = STREAM
-    ) -> None:
+    def copy(self, us: float, nbytes: int, *, direction: str = "HtoD", own: float = 5, stream: int = STREAM) -> None:
         """A copy that runs beside the host."""
         at = self._begin(self.host, stream, 0)
         self.builder.copy(self.host, own, direction, at, us, nbytes, stream=stream, tid=self.tid)
@@ -180,9 +178,9 @@ class Machine:
         self.host = end
 
 
-def live(source: str, *samples_us: float, loop_line: int | None = 2, **values: object) -> LiveRecord:
+def live(source: str, *samples_us: float, loop_line: int | None = 2, **values: Any) -> LiveRecord:
     """What a live run would know: a ``for`` loop at ``loop_line`` whose unprofiled steps took ``samples_us``."""
-    known: dict[str, object] = {
+    known: dict[str, Any] = {
         "source": source,
         "how": f"loop at line {loop_line}",
         "mark": "loop",
@@ -191,9 +189,4 @@ def live(source: str, *samples_us: float, loop_line: int | None = 2, **values: o
         "baseline": "after" if samples_us else "none",
         "baseline_ns": tuple(round(us * 1000) for us in samples_us),
     }
-    return LiveRecord(**{**known, **values})  # type: ignore[arg-type]
-
-
-def steady(samples: list[float]) -> float:
-    """The median of the differences of step marks, in microseconds."""
-    return median(second - first for first, second in zip(samples, samples[1:], strict=False))
+    return LiveRecord(**{**known, **values})

@@ -16,17 +16,17 @@ from ipyprof.trace.model import Trace
 def amdahl_shares(
     trace: Trace, program: Program, replayed: Replayed, cost_ns: float, table: OperatorTable, count: int, *, once: bool
 ) -> tuple[float, ...]:
-    """(count,) shares 0..1 of the step, for the first ``count`` rows: by replay with the row's device work and calls gone.
+    """(count,) shares 0..1 of the step, for the first ``count`` rows: by replay without the work and calls of each.
 
     Less than the row's share of device time where that work runs beside the host's, more where the host waits for it.
     """
     shares: list[float] = []
     row_of = table.row[program.record]
+    events = trace.select(Kind.OPERATOR)
     for index, row in enumerate(table.rows[:count]):
         edited = replace(program, dur=np.where(row_of == index, 0.0, program.dur))
-        events = trace.select(Kind.OPERATOR)
-        mine = np.array([trace.names[name] == row.name for name in trace.name[events].tolist()], bool)
-        edited = edited.cut(trace.start_ns[events[mine]], trace.end_ns[events[mine]], records=False)
+        mine = events[np.isin(trace.name[events], [at for at, name in enumerate(trace.names) if name == row.name])]
+        edited = edited.cut(trace.start_ns[mine], trace.end_ns[mine], records=False)
         gained = replayed.step_ns - replay(edited, cost_ns, once=once).step_ns
         shares.append(min(max(gained / replayed.step_ns, 0.0), 1.0))
     return tuple(shares)

@@ -29,12 +29,12 @@ HOST_PARTS = (
     ("call", Host.OTHER_CALL),
     ("cpu", Host.CPU),
 )
-PARTS = ("kernel", "memcpy", "memset", "communication", "data_loading", "launch", "sync", "allocator", "call", "cpu", "other")
+PARTS = (*(part for part, _ in DEVICE_PARTS), *(part for part, _ in HOST_PARTS), "other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """ns of one step by part, keys ``PARTS``; they add up to ``step_ns``. ``launch`` to ``call`` together are "runtime".
+    """ns of one step by part, keys ``PARTS``; they add up to ``step_ns``. ``launch`` to ``call`` are "runtime".
 
     Attributes:
         parts: float ns per part.

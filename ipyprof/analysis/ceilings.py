@@ -50,12 +50,19 @@ class Ceilings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """TFLOP/s and GB/s. ``half`` and ``brain``: fp16 and bf16 rate without Tensor Cores, in units of the fp32 rate."""
-
-    pattern: str
-    name: str
+class _Family:
     source: str
+    link: float
+    half: float
+    brain: float
+    tensor_cores: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """TFLOP/s and GB/s; ``pattern`` is what the trace calls it, by default its name."""
+
+    name: str
     fp64: float
     fp32: float
     tf32: float | None
@@ -63,102 +70,120 @@ class _Row:
     bf16: float | None
     fp8: float | None
     bandwidth: float
-    link: float
-    half: float
-    brain: float
-    tensor_cores: bool = True
+    pattern: str = ""
+    link: float | None = None
 
 
-_VOLTA = "NVIDIA V100 / V100S data sheet"
-_TURING = "NVIDIA Turing architecture white paper"
-_AMPERE = "NVIDIA A100 data sheet"
-_GA102 = "NVIDIA Ampere GA102 white paper"
-_ADA = "NVIDIA Ada architecture white paper"
-_HOPPER = "NVIDIA H100 data sheet"
-_BLACKWELL = "NVIDIA HGX B200 / B300 data sheet"
-_RTX50 = "NVIDIA RTX Blackwell architecture white paper"
-_PASCAL = "NVIDIA Pascal data sheet"
-_AMD = "AMD Instinct data sheet"
-
-# First match wins, so the longer name of a family stands first.
+# What the rows of one kind share: source (empty = the device's own data sheet), link to the host, rates of fp16 and
+# bf16 without Tensor Cores in units of the fp32 rate, Tensor Cores. The first match wins: longer names stand first.
 # fmt: off
-_ROWS: tuple[_Row, ...] = (
-    #     name in the trace                  name                 source                   fp64   fp32  tf32   fp16   bf16    fp8      GB/s   link
-    _Row(r"GB300\b",                         "GB300",             "NVIDIA GB300 NVL72 data sheet", 1.3, 80, 1250, 2500, 2500, 5000, 8000, C2C, 2, 2),
-    _Row(r"GB200\b",                         "GB200",             "NVIDIA GB200 NVL72 data sheet", 40, 80, 1250, 2500, 2500, 5000, 8000, C2C, 2, 2),
-    _Row(r"B300\b",                          "B300",              _BLACKWELL,               1.2,    75,  1125,  2250,  2250,  4500,  8000, PCIE5, 2, 2),
-    _Row(r"B200\b",                          "B200",              _BLACKWELL,                37,    75,  1125,  2250,  2250,  4500,  7700, PCIE5, 2, 2),
-    _Row(r"GH200 144G",                      "GH200 144GB",       "NVIDIA GH200 data sheet", 67,    67, 494.7, 989.4, 989.4, 1978.9, 4900, C2C, 2, 2),
-    _Row(r"GH200\b",                         "GH200 96GB",        "NVIDIA GH200 data sheet", 67,    67, 494.7, 989.4, 989.4, 1978.9, 4000, C2C, 2, 2),
-    _Row(r"H200 NVL",                        "H200 NVL",          "NVIDIA H200 data sheet",  60,    60, 417.5, 835.5, 835.5, 1670.5, 4800, PCIE5, 2, 2),
-    _Row(r"H200\b",                          "H200",              "NVIDIA H200 data sheet",  67,    67, 494.7, 989.4, 989.4, 1978.9, 4800, PCIE5, 2, 2),
-    _Row(r"H100 PCIe",                       "H100 PCIe",         _HOPPER,                   51,    51,   378,   756,   756,  1513,  2000, PCIE5, 2, 2),
-    _Row(r"H100 NVL",                        "H100 NVL",          _HOPPER,                   60,    60, 417.5, 835.5, 835.5, 1670.5, 3938, PCIE5, 2, 2),
-    _Row(r"H100 80GB HBM3|H100 SXM",         "H100 SXM",          _HOPPER,                   67,    67, 494.7, 989.4, 989.4, 1978.9, 3350, PCIE5, 2, 2),
-    _Row(r"H800 PCIe",                       "H800 PCIe",         "NVIDIA H800 data sheet", 0.8,    51,   378,   756,   756,  1513,  2000, PCIE5, 2, 2),
-    _Row(r"H800\b",                          "H800",              "NVIDIA H800 data sheet",   1,    67, 494.7, 989.4, 989.4, 1978.9, 3350, PCIE5, 2, 2),
-    _Row(r"H20\b",                           "H20",               "NVIDIA H20 data sheet",    1,    44,    74,   148,   148,   296,  4000, PCIE5, 2, 2),
-    _Row(r"A100[- ]SXM\d?[- ]80GB",          "A100 SXM 80GB",     _AMPERE,                 19.5,  19.5,   156,   312,   312,  None,  2039, PCIE4, 4, 2),
-    _Row(r"A100 80GB PCIe",                  "A100 PCIe 80GB",    _AMPERE,                 19.5,  19.5,   156,   312,   312,  None,  1935, PCIE4, 4, 2),
-    _Row(r"A100[- ](SXM\d?|PCIE)[- ]40GB",   "A100 40GB",         _AMPERE,                 19.5,  19.5,   156,   312,   312,  None,  1555, PCIE4, 4, 2),
-    _Row(r"A800[- ]SXM\d?[- ]80GB|A800 80GB", "A800 80GB",        "NVIDIA A800 data sheet", 9.7,  19.5,   156,   312,   312,  None,  1935, PCIE4, 4, 2),
-    _Row(r"A30\b",                           "A30",               "NVIDIA A30 data sheet", 10.3,  10.3,    82,   165,   165,  None,   933, PCIE4, 4, 2),
-    _Row(r"A40\b",                           "A40",               "NVIDIA A40 data sheet", 0.58,  37.4,  74.8, 149.7, 149.7,  None,   696, PCIE4, 1, 1),
-    _Row(r"A10G\b",                          "A10G",              "NVIDIA A10G data sheet", 0.49, 31.5,    35,    70,    70,  None,   600, PCIE4, 1, 1),
-    _Row(r"A10\b",                           "A10",               "NVIDIA A10 data sheet", 0.49,  31.2,  62.5,   125,   125,  None,   600, PCIE4, 1, 1),
-    _Row(r"A2\b",                            "A2",                "NVIDIA A2 data sheet",  0.07,   4.5,     9,    18,    18,  None,   200, PCIE4 / 2, 1, 1),
-    _Row(r"L40S\b",                          "L40S",              "NVIDIA L40S data sheet", 1.4,  91.6,   183, 362.1, 362.1,   733,   864, PCIE4, 1, 1),
-    _Row(r"L40\b",                           "L40",               "NVIDIA L40 data sheet", 1.4,   90.5,  90.5,   181,   181,   362,   864, PCIE4, 1, 1),
-    _Row(r"L4\b",                            "L4",                "NVIDIA L4 data sheet",  0.47,  30.3,    60,   121,   121, 242.5,   300, PCIE4, 1, 1),
-    _Row(r"V100S",                           "V100S",             _VOLTA,                   8.2,  16.4,  None,   130,  None,  None,  1134, PCIE3, 2, 1),
-    _Row(r"V100[- ](PCIE|FHHL)",             "V100 PCIe",         _VOLTA,                     7,    14,  None,   112,  None,  None,   900, PCIE3, 2, 1),
-    _Row(r"V100\b",                          "V100 SXM2",         _VOLTA,                   7.8,  15.7,  None,   125,  None,  None,   900, PCIE3, 2, 1),
-    _Row(r"TITAN V\b",                       "TITAN V",           "NVIDIA TITAN V product page", 7.45, 14.9, None, 119, None, None,  653, PCIE3, 2, 1),
-    _Row(r"T4\b",                            "T4",                "NVIDIA T4 data sheet",  0.25,   8.1,  None,    65,  None,  None,   320, PCIE3, 2, 1),
-    _Row(r"RTX PRO 6000 Blackwell Server",   "RTX PRO 6000 Blackwell Server", "NVIDIA RTX PRO 6000 data sheet", 1.9, 120, 234, 468, 468, 937, 1597, PCIE5, 1, 1),
-    _Row(r"RTX PRO 6000 Blackwell Work",     "RTX PRO 6000 Blackwell", "NVIDIA RTX PRO 6000 data sheet", 1.9, 125, 252, 503.8, 503.8, 1007.6, 1792, PCIE5, 1, 1),
-    _Row(r"RTX 6000 Ada",                    "RTX 6000 Ada",      "NVIDIA RTX 6000 Ada data sheet", 1.4, 91.1, 182.1, 364.2, 364.2, 728.5, 960, PCIE4, 1, 1),
-    _Row(r"RTX A6000",                       "RTX A6000",         _GA102,                   0.6,  38.7,  77.4, 154.8, 154.8,  None,   768, PCIE4, 1, 1),
-    _Row(r"RTX A5000",                       "RTX A5000",         "NVIDIA RTX A5000 data sheet", 0.43, 27.8, 55.6, 111.1, 111.1, None, 768, PCIE4, 1, 1),
-    _Row(r"RTX A4000",                       "RTX A4000",         "NVIDIA RTX A4000 data sheet", 0.3, 19.2, 38.3, 76.7, 76.7, None,  448, PCIE4, 1, 1),
-    _Row(r"Quadro RTX [68]000|TITAN RTX",    "TITAN RTX",         _TURING,                 0.51,  16.3,  None, 130.5,  None,  None,   672, PCIE3, 2, 1),
-    _Row(r"RTX 5090 D",                      "RTX 5090 D",        _RTX50,                   1.6, 104.8, 104.8, 209.5, 209.5,   419,  1792, PCIE5, 1, 1),
-    _Row(r"RTX 5090\b",                      "RTX 5090",          _RTX50,                   1.6, 104.8, 104.8, 209.5, 209.5,   419,  1792, PCIE5, 1, 1),
-    _Row(r"RTX 5080\b",                      "RTX 5080",          _RTX50,                   0.9,  56.3,  56.3, 112.6, 112.6, 225.1,   960, PCIE5, 1, 1),
-    _Row(r"RTX 5070 Ti",                     "RTX 5070 Ti",       _RTX50,                   0.7,  43.9,  43.9,  87.9,  87.9, 175.8,   896, PCIE5, 1, 1),
-    _Row(r"RTX 5070\b",                      "RTX 5070",          _RTX50,                   0.5,  30.9,  30.9,  61.7,  61.7, 123.5,   672, PCIE5, 1, 1),
-    _Row(r"RTX 4090\b",                      "RTX 4090",          _ADA,                     1.3,  82.6,  82.6, 165.2, 165.2, 330.3,  1008, PCIE4, 1, 1),
-    _Row(r"RTX 4080 SUPER",                  "RTX 4080 SUPER",    _ADA,                     0.8,  52.2,  52.2, 104.4, 104.4, 208.9,   736, PCIE4, 1, 1),
-    _Row(r"RTX 4080\b",                      "RTX 4080",          _ADA,                     0.8,  48.7,  48.7,  97.5,  97.5, 194.9,   717, PCIE4, 1, 1),
-    _Row(r"RTX 4070 Ti SUPER",               "RTX 4070 Ti SUPER", _ADA,                     0.7,  44.1,  44.1,  88.2,  88.2, 176.4,   672, PCIE4, 1, 1),
-    _Row(r"RTX 4070 Ti",                     "RTX 4070 Ti",       _ADA,                     0.6,  40.1,  40.1,  80.2,  80.2, 160.4,   504, PCIE4, 1, 1),
-    _Row(r"RTX 4070 SUPER",                  "RTX 4070 SUPER",    _ADA,                     0.6,  35.5,  35.5,    71,    71,   142,   504, PCIE4, 1, 1),
-    _Row(r"RTX 4070\b",                      "RTX 4070",          _ADA,                     0.5,  29.1,  29.1,  58.3,  58.3, 116.6,   504, PCIE4, 1, 1),
-    _Row(r"RTX 4060 Ti",                     "RTX 4060 Ti",       _ADA,                     0.3,  22.1,  22.1,  44.1,  44.1,  88.3,   288, PCIE4 / 2, 1, 1),
-    _Row(r"RTX 4060\b",                      "RTX 4060",          _ADA,                     0.2,  15.1,  15.1,  30.2,  30.2,  60.5,   272, PCIE4 / 2, 1, 1),
-    _Row(r"RTX 3090 Ti",                     "RTX 3090 Ti",       _GA102,                   0.6,    40,    40,    80,    80,  None,  1008, PCIE4, 1, 1),
-    _Row(r"RTX 3090\b",                      "RTX 3090",          _GA102,                   0.6,  35.6,  35.6,    71,    71,  None,   936, PCIE4, 1, 1),
-    _Row(r"RTX 3080 Ti",                     "RTX 3080 Ti",       _GA102,                   0.5,  34.1,  34.1,  68.2,  68.2,  None,   912, PCIE4, 1, 1),
-    _Row(r"RTX 3080\b",                      "RTX 3080",          _GA102,                   0.5,  29.8,  29.8,  59.5,  59.5,  None,   760, PCIE4, 1, 1),
-    _Row(r"RTX 3070 Ti",                     "RTX 3070 Ti",       _GA102,                   0.3,  21.7,  21.7,  43.5,  43.5,  None,   608, PCIE4, 1, 1),
-    _Row(r"RTX 3070\b",                      "RTX 3070",          _GA102,                   0.3,  20.3,  20.3,  40.6,  40.6,  None,   448, PCIE4, 1, 1),
-    _Row(r"RTX 3060 Ti",                     "RTX 3060 Ti",       _GA102,                   0.3,  16.2,  16.2,  32.4,  32.4,  None,   448, PCIE4, 1, 1),
-    _Row(r"RTX 3060\b",                      "RTX 3060",          _GA102,                   0.2,  12.7,  12.7,  25.5,  25.5,  None,   360, PCIE4, 1, 1),
-    _Row(r"RTX 2080 Ti",                     "RTX 2080 Ti",       _TURING,                 0.42,  13.4,  None,  53.8,  None,  None,   616, PCIE3, 2, 1),
-    _Row(r"RTX 2080 SUPER",                  "RTX 2080 SUPER",    _TURING,                 0.35,  11.2,  None,  44.6,  None,  None,   496, PCIE3, 2, 1),
-    _Row(r"RTX 2080\b",                      "RTX 2080",          _TURING,                 0.31,  10.1,  None,  40.3,  None,  None,   448, PCIE3, 2, 1),
-    _Row(r"RTX 2070\b(?! SUPER)",            "RTX 2070",          _TURING,                 0.23,   7.5,  None,  29.9,  None,  None,   448, PCIE3, 2, 1),
-    _Row(r"GTX 1660 Ti",                     "GTX 1660 Ti",       _TURING,                 0.17,   5.4,  None,  10.9,  None,  None,   288, PCIE3, 2, 1, False),
-    _Row(r"GTX 1660 SUPER",                  "GTX 1660 SUPER",    _TURING,                 0.16,   5.0,  None,  10.0,  None,  None,   336, PCIE3, 2, 1, False),
-    _Row(r"GTX 1660\b",                      "GTX 1660",          _TURING,                 0.16,   5.0,  None,  10.0,  None,  None,   192, PCIE3, 2, 1, False),
-    _Row(r"GTX 1080 Ti",                     "GTX 1080 Ti",       _PASCAL,                 0.35,  11.3,  None,  None,  None,  None,   484, PCIE3, 1, 1, False),
-    _Row(r"P100-PCIE",                       "P100 PCIe",         _PASCAL,                  4.7,   9.3,  None,  18.7,  None,  None,   732, PCIE3, 2, 1, False),
-    _Row(r"P100\b",                          "P100 SXM2",         _PASCAL,                  5.3,  10.6,  None,  21.2,  None,  None,   732, PCIE3, 2, 1, False),
-    _Row(r"GP100\b",                         "Quadro GP100",      _PASCAL,                  5.2,  10.3,  None,  20.7,  None,  None,   717, PCIE3, 2, 1, False),
-    _Row(r"P40\b",                           "P40",               _PASCAL,                 0.37,    12,  None,  None,  None,  None,   346, PCIE3, 1, 1, False),
-    _Row(r"MI325X",                          "MI325X",            _AMD,                   163.4, 163.4, 653.7, 1307.4, 1307.4, 2614.9, 6000, PCIE5, 1, 1, False),
-    _Row(r"MI300X",                          "MI300X",            _AMD,                   163.4, 163.4, 653.7, 1307.4, 1307.4, 2614.9, 5300, PCIE5, 1, 1, False),
-    _Row(r"MI210",                           "MI210",             _AMD,                    45.3,  45.3,  None,   181,   181,  None,  1638, PCIE4, 1, 1, False),
+_TABLE: tuple[tuple[_Family, tuple[_Row, ...]], ...] = (
+    # name                         fp64    fp32    tf32    fp16    bf16     fp8    GB/s  name in the trace
+    (_Family("", C2C, 2, 2, True), (
+        _Row("GB300",                1.3,     80,   1250,   2500,   2500,   5000,   8000),
+        _Row("GB200",                 40,     80,   1250,   2500,   2500,   5000,   8000),
+        _Row("GH200 144GB",           67,     67,  494.7,  989.4,  989.4, 1978.9,   4900, r"GH200 144G"),
+        _Row("GH200 96GB",            67,     67,  494.7,  989.4,  989.4, 1978.9,   4000, r"GH200\b"),
+    )),
+    (_Family("", PCIE5, 2, 2, True), (
+        _Row("B300",                 1.2,     75,   1125,   2250,   2250,   4500,   8000),
+        _Row("B200",                  37,     75,   1125,   2250,   2250,   4500,   7700),
+        _Row("H200 NVL",              60,     60,  417.5,  835.5,  835.5, 1670.5,   4800),
+        _Row("H200",                  67,     67,  494.7,  989.4,  989.4, 1978.9,   4800),
+        _Row("H100 PCIe",             51,     51,    378,    756,    756,   1513,   2000),
+        _Row("H100 NVL",              60,     60,  417.5,  835.5,  835.5, 1670.5,   3938),
+        _Row("H100 SXM",              67,     67,  494.7,  989.4,  989.4, 1978.9,   3350, r"H100 80GB HBM3|H100 SXM"),
+        _Row("H800 PCIe",            0.8,     51,    378,    756,    756,   1513,   2000),
+        _Row("H800",                   1,     67,  494.7,  989.4,  989.4, 1978.9,   3350),
+        _Row("H20",                    1,     44,     74,    148,    148,    296,   4000),
+    )),
+    (_Family("", PCIE4, 4, 2, True), (
+        _Row("A100 SXM 80GB",       19.5,   19.5,    156,    312,    312,   None,   2039, r"A100[- ]SXM\d?[- ]80GB"),
+        _Row("A100 PCIe 80GB",      19.5,   19.5,    156,    312,    312,   None,   1935, r"A100 80GB PCIe"),
+        _Row("A100 40GB", 19.5, 19.5, 156, 312, 312, None, 1555, r"A100[- ](SXM\d?|PCIE)[- ]40GB"),
+        _Row("A800 80GB", 9.7, 19.5, 156, 312, 312, None, 1935, r"A800[- ]SXM\d?[- ]80GB|A800 80GB"),
+        _Row("A30",                 10.3,   10.3,     82,    165,    165,   None,    933),
+    )),
+    (_Family("", PCIE4, 1, 1, True), (
+        _Row("A40",                 0.58,   37.4,   74.8,  149.7,  149.7,   None,    696),
+        _Row("A10G",                0.49,   31.5,     35,     70,     70,   None,    600),
+        _Row("A10",                 0.49,   31.2,   62.5,    125,    125,   None,    600),
+        _Row("A2",                  0.07,    4.5,      9,     18,     18,   None,    200, link=PCIE4 / 2),
+        _Row("L40S",                 1.4,   91.6,    183,  362.1,  362.1,    733,    864),
+        _Row("L40",                  1.4,   90.5,   90.5,    181,    181,    362,    864),
+        _Row("L4",                  0.47,   30.3,     60,    121,    121,  242.5,    300),
+        _Row("RTX 6000 Ada",         1.4,   91.1,  182.1,  364.2,  364.2,  728.5,    960),
+        _Row("RTX A5000",           0.43,   27.8,   55.6,  111.1,  111.1,   None,    768),
+        _Row("RTX A4000",            0.3,   19.2,   38.3,   76.7,   76.7,   None,    448),
+    )),
+    (_Family("", PCIE3, 2, 1, True), (
+        _Row("V100S",                8.2,   16.4,   None,    130,   None,   None,   1134),
+        _Row("V100 PCIe",              7,     14,   None,    112,   None,   None,    900, r"V100[- ](PCIE|FHHL)"),
+        _Row("V100 SXM2",            7.8,   15.7,   None,    125,   None,   None,    900, r"V100\b"),
+        _Row("TITAN V",             7.45,   14.9,   None,    119,   None,   None,    653),
+        _Row("T4",                  0.25,    8.1,   None,     65,   None,   None,    320),
+    )),
+    (_Family("", PCIE5, 1, 1, True), (
+        _Row("RTX PRO 6000 Blackwell Server",   1.9,    120,    234,    468,    468,    937,   1597),
+        _Row("RTX PRO 6000 Blackwell", 1.9, 125, 252, 503.8, 503.8, 1007.6, 1792, r"RTX PRO 6000 Blackwell Work"),
+    )),
+    (_Family("NVIDIA Ampere GA102 white paper", PCIE4, 1, 1, True), (
+        _Row("RTX A6000",            0.6,   38.7,   77.4,  154.8,  154.8,   None,    768),
+        _Row("RTX 3090 Ti",          0.6,     40,     40,     80,     80,   None,   1008),
+        _Row("RTX 3090",             0.6,   35.6,   35.6,     71,     71,   None,    936),
+        _Row("RTX 3080 Ti",          0.5,   34.1,   34.1,   68.2,   68.2,   None,    912),
+        _Row("RTX 3080",             0.5,   29.8,   29.8,   59.5,   59.5,   None,    760),
+        _Row("RTX 3070 Ti",          0.3,   21.7,   21.7,   43.5,   43.5,   None,    608),
+        _Row("RTX 3070",             0.3,   20.3,   20.3,   40.6,   40.6,   None,    448),
+        _Row("RTX 3060 Ti",          0.3,   16.2,   16.2,   32.4,   32.4,   None,    448),
+        _Row("RTX 3060",             0.2,   12.7,   12.7,   25.5,   25.5,   None,    360),
+    )),
+    (_Family("NVIDIA Turing architecture white paper", PCIE3, 2, 1, True), (
+        _Row("TITAN RTX", 0.51, 16.3, None, 130.5, None, None, 672, r"Quadro RTX [68]000|TITAN RTX"),
+        _Row("RTX 2080 Ti",         0.42,   13.4,   None,   53.8,   None,   None,    616),
+        _Row("RTX 2080 SUPER",      0.35,   11.2,   None,   44.6,   None,   None,    496),
+        _Row("RTX 2080",            0.31,   10.1,   None,   40.3,   None,   None,    448),
+        _Row("RTX 2070",            0.23,    7.5,   None,   29.9,   None,   None,    448, r"RTX 2070\b(?! SUPER)"),
+    )),
+    (_Family("NVIDIA RTX Blackwell architecture white paper", PCIE5, 1, 1, True), (
+        _Row("RTX 5090 D",           1.6,  104.8,  104.8,  209.5,  209.5,    419,   1792),
+        _Row("RTX 5090",             1.6,  104.8,  104.8,  209.5,  209.5,    419,   1792),
+        _Row("RTX 5080",             0.9,   56.3,   56.3,  112.6,  112.6,  225.1,    960),
+        _Row("RTX 5070 Ti",          0.7,   43.9,   43.9,   87.9,   87.9,  175.8,    896),
+        _Row("RTX 5070",             0.5,   30.9,   30.9,   61.7,   61.7,  123.5,    672),
+    )),
+    (_Family("NVIDIA Ada architecture white paper", PCIE4, 1, 1, True), (
+        _Row("RTX 4090",             1.3,   82.6,   82.6,  165.2,  165.2,  330.3,   1008),
+        _Row("RTX 4080 SUPER",       0.8,   52.2,   52.2,  104.4,  104.4,  208.9,    736),
+        _Row("RTX 4080",             0.8,   48.7,   48.7,   97.5,   97.5,  194.9,    717),
+        _Row("RTX 4070 Ti SUPER",    0.7,   44.1,   44.1,   88.2,   88.2,  176.4,    672),
+        _Row("RTX 4070 Ti",          0.6,   40.1,   40.1,   80.2,   80.2,  160.4,    504),
+        _Row("RTX 4070 SUPER",       0.6,   35.5,   35.5,     71,     71,    142,    504),
+        _Row("RTX 4070",             0.5,   29.1,   29.1,   58.3,   58.3,  116.6,    504),
+        _Row("RTX 4060 Ti",          0.3,   22.1,   22.1,   44.1,   44.1,   88.3,    288, link=PCIE4 / 2),
+        _Row("RTX 4060",             0.2,   15.1,   15.1,   30.2,   30.2,   60.5,    272, link=PCIE4 / 2),
+    )),
+    (_Family("NVIDIA Turing architecture white paper", PCIE3, 2, 1, False), (
+        _Row("GTX 1660 Ti",         0.17,    5.4,   None,   10.9,   None,   None,    288),
+        _Row("GTX 1660 SUPER",      0.16,      5,   None,     10,   None,   None,    336),
+        _Row("GTX 1660",            0.16,      5,   None,     10,   None,   None,    192),
+    )),
+    (_Family("NVIDIA Pascal data sheet", PCIE3, 1, 1, False), (
+        _Row("GTX 1080 Ti",         0.35,   11.3,   None,   None,   None,   None,    484),
+        _Row("P40",                 0.37,     12,   None,   None,   None,   None,    346),
+    )),
+    (_Family("NVIDIA Pascal data sheet", PCIE3, 2, 1, False), (
+        _Row("P100 PCIe",            4.7,    9.3,   None,   18.7,   None,   None,    732, r"P100-PCIE"),
+        _Row("P100 SXM2",            5.3,   10.6,   None,   21.2,   None,   None,    732, r"P100\b"),
+        _Row("Quadro GP100",         5.2,   10.3,   None,   20.7,   None,   None,    717, r"GP100\b"),
+    )),
+    (_Family("AMD Instinct data sheet", PCIE5, 1, 1, False), (
+        _Row("MI325X",             163.4,  163.4,  653.7, 1307.4, 1307.4, 2614.9,   6000),
+        _Row("MI300X",             163.4,  163.4,  653.7, 1307.4, 1307.4, 2614.9,   5300),
+    )),
+    (_Family("AMD Instinct data sheet", PCIE4, 1, 1, False), (
+        _Row("MI210",               45.3,   45.3,   None,    181,    181,   None,   1638),
+    )),
 )
 # fmt: on
 
@@ -175,7 +200,7 @@ _MEASURED: dict[str, dict[str, float]] = {
 }
 
 # Other chips and slices under a known name.
-_OTHER_CHIP = re.compile(r"\bMIG\b|Laptop|Max-Q|\bMobile\b|vGPU|\bGRID\b", re.IGNORECASE)
+_OTHER_CHIP = re.compile(r"\bMIG\b|Laptop|Max-Q|\bMobile\b|vGPU|\bGRID\b|-\d+[QCB]\b", re.IGNORECASE)
 
 
 def ceilings_of(device_name: str) -> Ceilings | None:
@@ -189,16 +214,21 @@ def ceilings_of(device_name: str) -> Ceilings | None:
     """
     if _OTHER_CHIP.search(device_name):
         return None
-    row = next((row for row in _ROWS if re.search(rf"(?<![A-Za-z0-9])(?:{row.pattern})", device_name)), None)
-    return None if row is None else _ceilings(row)
+    for family, rows in _TABLE:
+        for row in rows:
+            pattern = row.pattern or rf"{re.escape(row.name)}\b"
+            if re.search(rf"(?<![A-Za-z0-9])(?:{pattern})", device_name):
+                return _ceilings(family, row)
+    return None
 
 
-def _ceilings(row: _Row) -> Ceilings:
+def _ceilings(family: _Family, row: _Row) -> Ceilings:
     given = {key: getattr(row, key) for key in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")}
     peak = {key: value * TERA for key, value in given.items() if value is not None}
-    plain = {"fp32": row.fp32, "tf32": row.fp32, "fp16": row.fp32 * row.half, "bf16": row.fp32 * row.brain}
+    plain = {"fp32": row.fp32, "tf32": row.fp32, "fp16": row.fp32 * family.half, "bf16": row.fp32 * family.brain}
     measured = _MEASURED.get(row.name, {})
-    bandwidth, link = row.bandwidth * GIGA, row.link * GIGA
+    bandwidth, link = row.bandwidth * GIGA, (row.link or family.link) * GIGA
+    source = family.source or f"NVIDIA {row.name} data sheet"
     return Ceilings(
         name=row.name,
         peak_flops=peak,
@@ -207,8 +237,8 @@ def _ceilings(row: _Row) -> Ceilings:
         peak_bandwidth=bandwidth,
         reachable_bandwidth=measured.get("bandwidth", REACHABLE_SHARE * bandwidth),
         host_link=measured.get("host_link", REACHABLE_SHARE * link),
-        has_tensor_cores=row.tensor_cores,
-        maker=row.source.split()[0],
+        has_tensor_cores=family.tensor_cores,
+        maker=source.split()[0],
         measured=frozenset(measured),
-        source=row.source,
+        source=source,
     )

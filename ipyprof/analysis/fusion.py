@@ -8,6 +8,7 @@ loop over independent tensors as well as a longer chain: there the chain ends, s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -193,7 +194,7 @@ def _linked(earlier: Work | None, later: Work | None) -> tuple[int, int] | None:
 def _fused_bytes(works: list[Work], kept: bool) -> float:
     """Bytes of one kernel for all: what passes between them is not read again, and not written where none keeps it."""
     moved = sum(work.bytes for work in works)
-    for earlier, later in zip(works, works[1:], strict=False):
+    for earlier, later in pairwise(works):
         linked = _linked(earlier, later)
         if linked is not None:
             moved -= linked[1]
@@ -203,7 +204,7 @@ def _fused_bytes(works: list[Work], kept: bool) -> float:
 
 
 def _attention(run: list[_Call], before: list[_Call], after: _Call | None) -> tuple[_Call | None, list[_Call]]:
-    """The product that made the scores and the calls on them, where softmax stands between two products; else nothing."""
+    """The product that made the scores, and the calls on them, where softmax stands between two products."""
     product = after.work.product if after is not None and after.work is not None else None
     if product is None:
         return None, []

@@ -4,168 +4,37 @@ from __future__ import annotations
 
 from math import prod
 
+from ipyprof.analysis.quantities import Reading, Work, moving
 from ipyprof.analysis.tensors import SCALAR_TYPES, Inputs, Tensor, broadcast, dense, promoted
-from ipyprof.analysis.work import Reading, Work, moving
 
-# Number of leading arguments that may be tensors; what follows is an output given by the caller.
-_UNARY = [
-    "abs",
-    "neg",
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "sin",
-    "cos",
-    "tan",
-    "tanh",
-    "sinh",
-    "cosh",
-    "asin",
-    "acos",
-    "atan",
-    "sigmoid",
-    "relu",
-    "gelu",
-    "silu",
-    "mish",
-    "erf",
-    "erfc",
-    "erfinv",
-    "reciprocal",
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
-    "frac",
-    "sign",
-    "sgn",
-    "square",
-    "hardtanh",
-    "hardswish",
-    "hardsigmoid",
-    "leaky_relu",
-    "elu",
-    "selu",
-    "celu",
-    "softplus",
-    "threshold",
-    "logit",
-    "nan_to_num",
-    "bitwise_not",
-    "logical_not",
-    "isnan",
-    "isinf",
-    "isfinite",
-    "positive",
-    "clamp_min",
-    "clamp_max",
-    "log_sigmoid_forward",
-    "softshrink",
-    "hardshrink",
-    "tril",
-    "triu",
-    "roll",
-    "flip",
-]
-_BINARY = [
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "rsub",
-    "true_divide",
-    "floor_divide",
-    "remainder",
-    "fmod",
-    "pow",
-    "atan2",
-    "maximum",
-    "minimum",
-    "fmax",
-    "fmin",
-    "hypot",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "__and__",
-    "__or__",
-    "__xor__",
-    "masked_fill",
-    "gelu_backward",
-    "silu_backward",
-    "tanh_backward",
-    "sigmoid_backward",
-    "threshold_backward",
-    "elu_backward",
-    "leaky_relu_backward",
-    "hardtanh_backward",
-    "hardswish_backward",
-    "hardsigmoid_backward",
-    "softplus_backward",
-    "mish_backward",
-    "native_dropout_backward",
-    "copysign",
-    "xlogy",
-    "logaddexp",
-    "prelu",
-]
-_TERNARY = ["where", "addcmul", "addcdiv", "lerp", "clamp"]
-_TRUTH = frozenset(
-    [
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "logical_not",
-        "isnan",
-        "isinf",
-        "isfinite",
-    ]
-)
-_FILLS = ["fill", "zero", "normal", "uniform", "bernoulli", "random", "exponential", "zeros", "ones", "full", "arange"]
-_REDUCTIONS = [
-    "sum",
-    "mean",
-    "amax",
-    "amin",
-    "max",
-    "min",
-    "prod",
-    "var",
-    "std",
-    "var_mean",
-    "std_mean",
-    "norm",
-    "linalg_vector_norm",
-    "argmax",
-    "argmin",
-    "all",
-    "any",
-    "logsumexp",
-    "nansum",
-    "count_nonzero",
-    "aminmax",
-]
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
+# Grouped by the number of leading arguments that may be tensors; what follows is an output given by the caller.
+_UNARY = _names("""
+    abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan sigmoid
+    relu gelu silu mish erf erfc erfinv reciprocal floor ceil round trunc frac sign sgn square hardtanh
+    hardswish hardsigmoid leaky_relu elu selu celu softplus threshold logit nan_to_num bitwise_not logical_not
+    isnan isinf isfinite positive clamp_min clamp_max log_sigmoid_forward softshrink hardshrink tril triu roll
+    flip
+    """)
+_BINARY = _names("""
+    add sub mul div rsub true_divide floor_divide remainder fmod pow atan2 maximum minimum fmax fmin hypot eq ne
+    lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__
+    masked_fill gelu_backward silu_backward tanh_backward sigmoid_backward threshold_backward elu_backward
+    leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward softplus_backward
+    mish_backward native_dropout_backward copysign xlogy logaddexp prelu
+    """)
+_TERNARY = _names("where addcmul addcdiv lerp clamp")
+_TRUTH = frozenset(_names("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite"))
+_FILLS = _names("fill_ zero_ normal_ uniform_ bernoulli_ random_ exponential_")
+_REDUCTIONS = _names("""
+    sum mean amax amin max min prod var std var_mean std_mean norm linalg_vector_norm argmax argmin all any
+    logsumexp nansum count_nonzero aminmax
+    """)
+_FOREACH = _names("add sub mul div addcmul addcdiv sqrt lerp neg abs exp pow zero copy norm maximum reciprocal")
 
 
 def _elementwise(arity: int) -> Reading:
@@ -394,55 +263,27 @@ MOVEMENT: dict[str, Reading] = {
     **dict.fromkeys(_UNARY, _elementwise(1)),
     **dict.fromkeys(_BINARY, _elementwise(2)),
     **dict.fromkeys(_TERNARY, _elementwise(3)),
-    **{f"{name}_": _fill for name in _FILLS if name not in ("zeros", "ones", "full", "arange")},
+    **dict.fromkeys(_FILLS, _fill),
     **dict.fromkeys(_REDUCTIONS, _reduction),
-    **dict.fromkeys(("native_dropout", "_fused_dropout"), _dropout),
+    **dict.fromkeys(_names("native_dropout _fused_dropout"), _dropout),
     "copy_": _copy,
     "cat": _cat,
-    "_softmax": _softmax,
-    "_log_softmax": _softmax,
-    "_softmax_backward_data": _softmax_backward,
-    "_log_softmax_backward_data": _softmax_backward,
-    "native_layer_norm": _norm(False, 1),
-    "_fused_rms_norm": _norm(False, 1),
-    "rms_norm": _norm(False, 1),
-    "native_layer_norm_backward": _norm(True, 1),
-    "_fused_rms_norm_backward": _norm(True, 1),
+    **dict.fromkeys(_names("_softmax _log_softmax"), _softmax),
+    **dict.fromkeys(_names("_softmax_backward_data _log_softmax_backward_data"), _softmax_backward),
+    **dict.fromkeys(_names("native_layer_norm _fused_rms_norm rms_norm"), _norm(False, 1)),
+    **dict.fromkeys(_names("native_layer_norm_backward _fused_rms_norm_backward"), _norm(True, 1)),
     "native_group_norm": _norm(False, 2),
     "native_group_norm_backward": _norm(True, 2),
     **dict.fromkeys(
-        ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit"), _batch_norm
+        _names("native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit"), _batch_norm
     ),
     **dict.fromkeys(
-        ("native_batch_norm_backward", "cudnn_batch_norm_backward", "miopen_batch_norm_backward"), _norm(True, 2)
+        _names("native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward"), _norm(True, 2)
     ),
-    "embedding": _embedding,
-    "index_select": _embedding,
+    **dict.fromkeys(_names("embedding index_select"), _embedding),
     "embedding_dense_backward": _embedding_backward,
     "gather": _gather,
-    **dict.fromkeys(
-        [
-            f"_foreach_{name}"
-            for name in [
-                "add",
-                "sub",
-                "mul",
-                "div",
-                "addcmul",
-                "addcdiv",
-                "sqrt",
-                "lerp",
-                "neg",
-                "abs",
-                "exp",
-                "pow",
-                "zero",
-                "copy",
-                "norm",
-            ]
-        ],
-        _foreach,
-    ),
-    **dict.fromkeys(("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad"), _fused_optimizer),
+    **dict.fromkeys([f"_foreach_{name}" for name in _FOREACH], _foreach),
+    **dict.fromkeys(_names("_fused_adam _fused_adamw _fused_sgd _fused_adagrad"), _fused_optimizer),
 }
 """Bare operator name, without ``aten::`` and the underscore of in-place forms → how its work is read."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ipyprof.analysis.quantities import Product, Reading, Work
 from ipyprof.analysis.tensors import ELEMENT_BYTES, Inputs, Tensor
-from ipyprof.analysis.work import Product, Reading, Work
 
 BACKWARD_PRODUCTS = 2.5  # attention's backward has five products where forward has two: scores are computed again
 OUTPUT_OF_FP8 = 2  # bytes: torch's scaled products give bfloat16 or half

@@ -109,8 +109,8 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
         replayed = replay(program, cost, once=once)
         if baseline is None:
             step, source = replayed.step_ns, "replay"
-        elif from_idle:
-            step = min(replayed.step_ns, baseline)
+        else:
+            step = min(replayed.step_ns, baseline) if from_idle else baseline
         breakdown = break_down(trace, program, replayed, step)
         lines = line_costs(trace, steps, program, replayed, step)
     busiest = breakdown.device if breakdown is not None and breakdown.device >= 0 else None

@@ -28,7 +28,7 @@ LAUNCH_TO_START_NS = 5_000  # a kernel starts this long after its call began, at
 IDLE_LATENCY_NS = 15_000  # a record that starts within this of its call was held up by the call alone
 GAP_CAP_NS = 20_000  # a longer pause of a stream that has work waits for something the file does not name
 DEPENDENCY_NS = 10_000  # a record that starts this close behind another stream's end waited for it
-STAGED_BYTES = 65_536  # pageable copies to the device up to this size return before they are done (CUDA's documentation)
+STAGED_BYTES = 65_536  # pageable copies to the device up to this size return before they are done (CUDA's manual)
 CLOCK_JITTER_NS = 20_000  # host and device clocks agree this well at least
 MARK_EVENTS = 5  # a mark of a live run takes 15 to 50 us on either side of the range's edge, an event 2 to 6 us
 QUEUE_DEPTH = 1024  # launches that fit in the driver's queue
@@ -75,7 +75,7 @@ class Program:
         idle: the stream was idle when the record was launched; then ``latency`` after the call's start is its start,
             else ``pause`` after the record before it.
         depends: record of another stream that it waited for, -1 = none; ``pause`` then counts from that record's end.
-        graph: the record is a node of a CUDA graph; CUPTI takes its nodes apart, so the pauses between them are not real.
+        graph: the record is a node of a CUDA graph; CUPTI takes nodes apart, so the pauses between them are not real.
         at_end: (k,) what the item launches is handed over when the call ends, not when it begins.
         ready: (streams,) float ns, when each stream is free at the start.
         begin, stop: the recorded window; steps: whole steps in it.
@@ -143,9 +143,8 @@ class Program:
             return self
         # What an earlier cut took out is not there to be taken again.
         cut = union(np.concatenate((start, self.cut_start)), np.concatenate((end, self.cut_end)))
-        removed, in_operators = (
-            now - before for now, before in zip(self._within(*cut), self._within(self.cut_start, self.cut_end), strict=True)
-        )
+        gone, before = self._within(*cut), self._within(self.cut_start, self.cut_end)
+        removed, in_operators = gone[0] - before[0], gone[1] - before[1]
         hit = inside(start, end, self.call_from) & (self.event >= 0)
         edges = self.edges[~inside(start, end + 1, self.edges)]  # an operator's own end is the end of its interval
         return replace(
@@ -217,7 +216,8 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
     own = _without_queueing(own, act, records, first)
     call_host = np.full(count, Host.OTHER_CALL, np.int64)
     call_host[np.isin(role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY, Role.MEMSET))] = Host.LAUNCH
-    call_host[np.isin(role, (Role.SYNC_DEVICE, Role.SYNC_STREAM, Role.SYNC_EVENT)) | (act == Act.BLOCKING_COPY)] = Host.SYNC
+    waits = np.isin(role, (Role.SYNC_DEVICE, Role.SYNC_STREAM, Role.SYNC_EVENT)) | (act == Act.BLOCKING_COPY)
+    call_host[waits] = Host.SYNC
     call_host[np.isin(role, (Role.ALLOC, Role.FREE, Role.HOST_ALLOC))] = Host.ALLOCATOR
     return Program(
         gap_from=gap_from,
@@ -369,9 +369,7 @@ def _outermost(trace: Trace, calls: Int64) -> tuple[Int64, Int64, Int64]:
     return sorted_calls[outer], outer_role, owner
 
 
-def _records(
-    trace: Trace, steps: Steps, outer: Int64, owner: Int64, calls: Int64, event: Int64
-) -> _Records:
+def _records(trace: Trace, steps: Steps, outer: Int64, owner: Int64, calls: Int64, event: Int64) -> _Records:
     """Device records launched in the window, by launching item, with how each one started."""
     device = trace.select(*DEVICE_KINDS)
     launch = steps.launch[device]

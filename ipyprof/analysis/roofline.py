@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipyprof.analysis.ceilings import Ceilings, ceilings_of
-from ipyprof.analysis.operators import OperatorTable
+from ipyprof.analysis.operators import Flags, OperatorTable
 from ipyprof.analysis.work import PRODUCTS, Work, operator_work
 from ipyprof.trace.kinds import Kind, copy_direction
 from ipyprof.trace.model import Int64, Trace
@@ -100,7 +100,7 @@ class Roofline:
         tensor_core_share: of the step, time in kernels proven to use Tensor Cores; ``None`` = not known.
         known_share: of the device time, calls whose work is known.
         kernel_tensor_core: device record name → ``yes``, ``no``, ``unknown`` or ``n/a``.
-        kernel_bound: device record name → ``compute``, ``memory`` or ``unknown``, from the calls whose main kernel it is.
+        kernel_bound: device record name → ``compute``, ``memory`` or ``unknown``, from calls whose main kernel it is.
     """
 
     device: str
@@ -187,7 +187,7 @@ def _bound_by_kernel(groups: list[CallGroup], ceilings: Ceilings | None) -> dict
     }
 
 
-def _working(trace: Trace, records: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _working(trace: Trace, records: Int64) -> Flags:
     """(k,) bool: kernels, fills and copies inside the device; not what goes over the link or between ranks."""
     kind = trace.kind[records]
     inside = np.array(
@@ -197,7 +197,8 @@ def _working(trace: Trace, records: Int64) -> np.ndarray[tuple[int], np.dtype[np
         ],
         bool,
     )
-    return (kind == Kind.KERNEL) | (kind == Kind.MEMSET) | inside
+    working: Flags = (kind == Kind.KERNEL) | (kind == Kind.MEMSET) | inside
+    return working
 
 
 def _groups(

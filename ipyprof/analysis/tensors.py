@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
-
-import msgspec
 
 from ipyprof.trace.model import Details
 
@@ -15,20 +14,20 @@ from ipyprof.trace.model import Details
 ELEMENT_BYTES = {
     "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
-    "long int": 8, "long": 8, "int64_t": 8, "int": 4, "short int": 2, "short": 2, "bool": 1, "unsigned char": 1, "signed char": 1, "char": 1,
+    "long int": 8, "long": 8, "int64_t": 8, "int": 4, "short int": 2, "short": 2,
+    "bool": 1, "unsigned char": 1, "signed char": 1, "char": 1,
     "c10::complex<float>": 8, "c10::complex<double>": 16,
 }  # fmt: skip
 
 # Short names of the float dtypes that ceilings are known for.
 SHORT_NAMES = {
     "double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16",
-    "c10::Float8_e4m3fn": "fp8", "c10::Float8_e5m2": "fp8", "c10::Float8_e4m3fnuz": "fp8", "c10::Float8_e5m2fnuz": "fp8",
+    "c10::Float8_e4m3fn": "fp8", "c10::Float8_e5m2": "fp8",
+    "c10::Float8_e4m3fnuz": "fp8", "c10::Float8_e5m2fnuz": "fp8",
 }  # fmt: skip
 
 # ``ScalarType`` numbers, as operators write a dtype argument.
 SCALAR_TYPES = {5: "c10::Half", 6: "float", 7: "double", 15: "c10::BFloat16"}
-
-_ANY = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The recorded arguments of a call, by position. ``list_dtype``: of lists of tensors, which the recorder leaves out."""
+    """The recorded arguments of a call, by position; ``list_dtype`` is that of lists, which the recorder leaves out."""
 
     details: Details
     list_dtype: str | None = None
@@ -113,9 +112,9 @@ class Inputs:
             return text == "True"
         try:
             if text.startswith("["):
-                return _ANY.decode(text.replace("True", "true").replace("False", "false"))
+                return json.loads(text.replace("True", "true").replace("False", "false"))
             return int(text) if text.lstrip("-").isdigit() else float(text)
-        except (msgspec.DecodeError, ValueError):
+        except ValueError:
             return None
 
     def sizes(self, at: int) -> tuple[int, ...] | None:

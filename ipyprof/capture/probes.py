@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
+from itertools import pairwise
 from types import FrameType
 from typing import Any, SupportsIndex
 
@@ -144,24 +145,21 @@ def utilization(windows: Sequence[tuple[int, int]]) -> float | None:
 
     Args:
         windows: (begin, end) in ``perf_counter_ns`` of phases with steps, the preferred one first. The first that
-            holds a sample counts, else all of them together.
+            holds a whole sample counts; what lies between phases (the start of CUPTI) is no step.
     """
-    if not windows or not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():
         return None
-    whole = (min(begin for begin, _ in windows), max(end for _, end in windows))
     device = torch.cuda.current_device()
-    for begin, end in (windows[0], whole):
-        share = nvml_utilization(device, begin, end)
-        if share is not None:
-            return share
-    return None
+    shares = (nvml_utilization(device, begin, end) for begin, end in windows)
+    return next((share for share in shares if share is not None), None)
 
 
 def nvml_utilization(device: int, begin_host_ns: int, end_host_ns: int) -> float | None:
     """NVML's GPU utilisation as a share 0..1 between two ``perf_counter_ns`` times, or ``None``.
 
     The mean of the driver's own samples in that time; the driver keeps them (six a second or more), so nothing runs
-    beside the steps. ``None`` without the ``nvml`` extra, or when no sample fell into that time. About 20 ms, once.
+    beside the steps. A sample speaks of the time since the one before it, so only samples with both ends in that time
+    count. ``None`` without the ``nvml`` extra, or when there is none. About 20 ms, once.
     """
     try:
         with warnings.catch_warnings():
@@ -175,7 +173,11 @@ def nvml_utilization(device: int, begin_host_ns: int, end_host_ns: int) -> float
         offset_ns = time.time_ns() - time.perf_counter_ns()
         first_us, last_us = (begin_host_ns + offset_ns) // 1000, (end_host_ns + offset_ns) // 1000
         _, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, first_us)
-        values = [sample.sampleValue.uiVal for sample in samples if first_us <= sample.timeStamp <= last_us]
+        values = [
+            sample.sampleValue.uiVal
+            for before, sample in pairwise(samples)
+            if first_us <= before.timeStamp and sample.timeStamp <= last_us
+        ]
         return sum(values) / len(values) / 100 if values else None
     except Exception:  # a driver that does not support the question
         return None

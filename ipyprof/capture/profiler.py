@@ -12,10 +12,12 @@ exporting the first one then raises (torch 2.11) or kills the process (torch 2.1
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,8 @@ class Profiler:
         Raises:
             Exception: whatever torch raises when it refuses; the profiler is then lost.
         """
+        if self._options.memory and self._cuda:
+            have_block_warning_over(tuple(self._activities()))
         self._torch = self._new()
         try:
             self._torch.prepare_trace()
@@ -176,13 +180,56 @@ class Profiler:
         finally:
             doors.disarm(empty)
 
-    def _new(self) -> Any:
+    def _activities(self) -> list[ProfilerActivity]:
         activities = [ProfilerActivity.CPU]
         if self._cuda and ProfilerActivity.CUDA in torch.profiler.supported_activities():
             activities.append(ProfilerActivity.CUDA)
+        return activities
+
+    def _new(self) -> Any:
         return _KinetoProfile(
-            activities=activities,
+            activities=self._activities(),
+            # There is one cycle, so nothing accumulates; without it torch 2.11 warns about clearing events.
+            acc_events=True,
             record_shapes=self._options.shapes,
-            profile_memory=self._options.memory,
+            # Without CUDA the process memory is sampled; torch would print a warning about blocks older than the run.
+            profile_memory=self._options.memory and self._cuda,
             with_stack=self._options.stack,
         )
+
+
+@functools.cache
+def have_block_warning_over(activities: tuple[ProfilerActivity, ...]) -> None:
+    """Free a CPU block that is older than a recording, once per process, where nobody reads what torch says to that.
+
+    With ``profile_memory`` torch's C++ code writes "Memory block of unknown size was allocated before the profiling
+    started" to file descriptor 2 at the first such block and at every thousandth, past Python's warnings: a red box in
+    the notebook of everyone with a DataLoader.
+    """
+    block = torch.empty(1_024)
+    profiler = _KinetoProfile(activities=activities, profile_memory=True, acc_events=True)
+    profiler.prepare_trace()
+    profiler.start_trace()
+    try:
+        with _unread_stderr():
+            del block
+    finally:
+        profiler.stop_trace()
+        doors.disarm(profiler)
+
+
+@contextmanager
+def _unread_stderr() -> Iterator[None]:
+    """File descriptor 2 goes nowhere inside; for a microsecond of our own code only."""
+    try:
+        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:
+        yield
+        return
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

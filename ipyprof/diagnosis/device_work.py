@@ -12,7 +12,7 @@ from ipyprof.analysis.program import Program
 from ipyprof.analysis.replay import replay
 from ipyprof.analysis.roofline import CallGroup, Roofline
 from ipyprof.diagnosis.finding import Site, Where
-from ipyprof.diagnosis.judge import Gain, gain_of, top_lines
+from ipyprof.diagnosis.judge import NS_PER_MS, Gain, gain_of, is_found, top_lines
 
 MOST_SITES = 8
 SAME_STEP = 0.01  # two replays within this share have the same step
@@ -21,9 +21,9 @@ SAME_STEP = 0.01  # two replays within this share have the same step
 def device_gain(profile: Profile, edited: Program) -> Gain:
     """What less device work would recover.
 
-    Where the device is the limit, the baseline says nothing of how fast the host is: solving for it stops as soon as the
-    host is no slower than the device, and the replay would find nothing to gain. There the usual cost of recording an
-    event is taken.
+    Where the device is the limit, the baseline says nothing of how fast the host is: solving for it stops as soon as
+    the host is no slower than the device, and the replay would find nothing to gain. There the usual cost of recording
+    an event is taken.
     """
     assert profile.program is not None and profile.replayed is not None
     if profile.cost_ns < FILE_COST_NS:
@@ -61,12 +61,24 @@ def record_where(profile: Profile, program: Program, chosen: npt.NDArray[np.bool
     return Where(operator=operator, line=lines[0] if lines else None)
 
 
-def group_sites(profile: Profile, groups: list[CallGroup]) -> tuple[Site, ...]:
-    """One site per operator of these groups, the most device time first; their gains are not replayed one by one."""
+def group_sites(profile: Profile, groups: list[CallGroup], gain: Gain) -> tuple[Site, ...]:
+    """One site per operator of these groups, the most device time first."""
     count: dict[str, float] = {}
     for group in groups:
         count[group.name] = count.get(group.name, 0.0) + group.calls / max(profile.operators.steps, 1)
+    return sites(profile, list(count.items()), gain)
+
+
+def sites(profile: Profile, places: list[tuple[str, float]], gain: Gain) -> tuple[Site, ...]:
+    """One site per (operators, count per step). A single one has the whole gain; several are not replayed one by one."""
+    if len(places) == 1:
+        (name, count), status = places[0], "found" if is_found(profile, gain) else "cleared"
+        return (
+            Site(
+                where=Where(operator=name), status=status, count=count, recoverable_ms=gain.recoverable_ns / NS_PER_MS
+            ),
+        )
     return tuple(
-        Site(where=Where(operator=name), status="unknown", count=calls, recoverable_ms=None)
-        for name, calls in list(count.items())[:MOST_SITES]
+        Site(where=Where(operator=name), status="unknown", count=count, recoverable_ms=None)
+        for name, count in places[:MOST_SITES]
     )

@@ -75,8 +75,8 @@ def judged(
     found = is_found(profile, gain)
     unclear = not found and gain.share > least_share(profile)
     if unclear:
-        off = percent_short(profile.error_ns / gain.step_ns)
-        cleared = f"{evidence}; a gain of {percent_short(gain.share)} is within the replay's error ({off}, counted twice)"
+        off, gained = percent_short(profile.error_ns / gain.step_ns), percent_short(gain.share)
+        cleared = f"{evidence}; a gain of {gained} is within the replay's error ({off}, counted twice)"
     return Finding(
         cause=cause,
         status="found" if found else "unknown" if unclear else "cleared",

@@ -8,8 +8,8 @@ from ipyprof.analysis.fusion import ATTENTION, CHAIN, LAYOUT, Chain, chains, fac
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
 from ipyprof.analysis.roofline import roofline
-from ipyprof.diagnosis.device_work import MOST_SITES, device_gain, record_where, scaled_records
-from ipyprof.diagnosis.finding import Finding, Site, Where
+from ipyprof.diagnosis.device_work import device_gain, record_where, scaled_records, sites
+from ipyprof.diagnosis.finding import Finding
 from ipyprof.diagnosis.judge import NS_PER_MS, absent, judged, unknown
 from ipyprof.formatting import percent_short, size_text, time_text
 
@@ -45,8 +45,8 @@ def find(profile: Profile) -> Finding:
     moved = sum(chain.bytes for chain in found) / steps
     worst, _, count = ranked[0]
     evidence = (
-        f"kernels that only move bytes move {size_text(moved)} in {time_text(spent)} of a step; reading each input once and "
-        f"writing each output once takes {time_text(fused)}; most by {_named(worst)} ({count:.0f} × per step)"
+        f"kernels that only move bytes move {size_text(moved)} in {time_text(spent)} of a step; with each input read "
+        f"once and each output written once, {time_text(fused)}; most by {_named(worst)} ({count:.0f} × per step)"
     )
     chosen = np.zeros(len(profile.trace), bool)
     chosen[np.concatenate([chain.records for chain in found])] = True
@@ -54,14 +54,10 @@ def find(profile: Profile) -> Finding:
         profile,
         CAUSE,
         gain,
-        evidence=evidence,
-        cleared=f"{evidence}: at least {percent_short(gain.share)} of the step",
+        evidence=f"{evidence}; one kernel per chain recovers at least {percent_short(gain.share)} of the step",
         advice=_advice(found),
         where=record_where(profile, program, chosen[program.record], operator=worst.operators[0]),
-        sites=tuple(
-            Site(where=Where(operator=_named(chain)), status="unknown", count=times, recoverable_ms=None)
-            for chain, _, times in ranked[:MOST_SITES]
-        ),
+        sites=sites(profile, [(_named(chain), times) for chain, _, times in ranked], gain),
     )
 
 
@@ -96,7 +92,7 @@ def _advice(found: tuple[Chain, ...]) -> str:
         return "Use torch.nn.functional.scaled_dot_product_attention: the scores then never reach memory."
     if main == LAYOUT:
         return (
-            "Keep one memory layout: model.to(memory_format=torch.channels_last) and the inputs too, and no permute that "
-            "ends in a copy."
+            "Keep one memory layout: model.to(memory_format=torch.channels_last) and the inputs too, and no permute "
+            "that ends in a copy."
         )
     return "Let one kernel do a chain: torch.compile(model), or the fused forms in torch.nn.functional and torch.optim."

@@ -81,7 +81,7 @@ def find(profile: Profile) -> Finding:
         cleared=f"{evidence} and may recover {percent_short(gain.share)} of the step",
         advice=f"Pad {sizes}: it may tile better; how much depends on the card and the library.",
         where=device_where(profile, program, roof, np.array([each.group for each in found]), operator=first.name),
-        sites=group_sites(profile, groups),
+        sites=group_sites(profile, groups, gain),
     )
 
 

@@ -68,8 +68,8 @@ def find(profile: Profile) -> Finding:
         if unit in ceilings.reachable_flops
     ]
     evidence = (
-        f"float32 products take {time_text(spent_ns / NS_PER_MS)} of a step at {rate:.0f} TFLOP/s in kernels without Tensor "
-        f"Cores ({groups[0].kernels[0][:60]}); they need at least {' or '.join(least)}"
+        f"float32 products take {time_text(spent_ns / NS_PER_MS)} of a step at {rate:.0f} TFLOP/s in kernels without "
+        f"Tensor Cores ({groups[0].kernels[0][:60]}); they need at least {' or '.join(least)}"
     )
     return judged(
         profile,
@@ -79,7 +79,7 @@ def find(profile: Profile) -> Finding:
         cleared=f"{evidence}: {percent_short(gain.share)} of the step",
         advice=_advice(slow.target, "tf32" in ceilings.peak_flops),
         where=device_where(profile, program, roof, np.array(slow.groups), operator=groups[0].name),
-        sites=group_sites(profile, groups),
+        sites=group_sites(profile, groups, gain),
     )
 
 

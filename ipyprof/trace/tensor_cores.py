@@ -21,8 +21,8 @@ _USED = re.compile(
     r"nvjet_"  # cuBLAS on Hopper and later
     r"|tensor_?op(?!eration)"  # CUTLASS 2 and 3
     r"|wgmma|gmma|hmma|imma|dmma|utcmma|tcgen05"  # the units' instructions
-    r"|(?:^|[^a-z])[shid](?:884|1688|16816|161616|16832|8816)(?:gemm|cudnn|fprop|dgrad|wgrad|_|$)"  # volta_h884gemm, ampere_bf16_s16816gemm
-    r"|s(?:884|1688|16816)"
+    # volta_h884gemm, turing_fp16_s1688gemm, ampere_bf16_s16816gemm: the shape of one instruction.
+    r"|(?:^|[^a-z])[shid](?:884|1688|16816|161616|16832|8816)(?:gemm|cudnn|fprop|dgrad|wgrad|_|$)"
     r"|tf32f32|tf32tf32|_tf32_|tf32gemm"
     r"|xmma_\w*?(?:f16f16|bf16bf16|e4m3|e5m2|i8i8)"  # cuBLAS and cuDNN xmma
     r"|_tensor\d+x\d+x\d+"

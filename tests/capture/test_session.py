@@ -266,7 +266,8 @@ class TestLoops:
 
 
 class TestReady:
-    def test_the_recording_comes_once_while_the_loop_goes_on(self) -> None:
+    def test_the_recording_comes_once_while_the_loop_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(baseline, "MOST_STEPS", 20)
         ready: list[int] = []
         position = 0
         session = Session(Options(), on_ready=lambda _recording: ready.append(position))
@@ -277,8 +278,8 @@ class TestReady:
         session.close()
         recording = session.finish()
 
-        assert ready == [7 + baseline.ENOUGH_STEPS + 1]  # 2 + 2 + 3 steps, one that does not count, twenty
-        assert len(recording.live.baseline_ns) == baseline.ENOUGH_STEPS
+        assert ready == [7 + 20 + 1]  # 2 + 2 + 3 steps, one that does not count, twenty
+        assert len(recording.live.baseline_ns) == 20
         recording.discard()
 
     def test_slow_steps_need_three_samples_only(self) -> None:

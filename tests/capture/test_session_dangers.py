@@ -235,3 +235,24 @@ def test_the_process_lives_and_both_sides_get_their_due(name: str) -> None:
 
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stderr}"
     assert done.stdout.splitlines()[-1] == "lived"
+
+
+def test_no_word_of_blocks_that_are_older_than_the_recording() -> None:
+    # given a process whose CPU blocks of before are freed while memory is recorded
+    script = """
+import torch
+from torch.profiler import ProfilerActivity, _KinetoProfile
+from ipyprof.capture.profiler import have_block_warning_over
+have_block_warning_over((ProfilerActivity.CPU,))
+block = torch.empty(4096)
+profiler = _KinetoProfile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+profiler.prepare_trace(); profiler.start_trace()
+del block
+profiler.stop_trace()
+import sys; print("said", file=sys.stderr)
+"""
+    # when it has run
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    # then torch said nothing of it, and the descriptor is the process's own again
+    assert "unknown size" not in done.stderr
+    assert "said" in done.stderr

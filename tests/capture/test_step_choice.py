@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from ipyprof.capture.watch import known_length
+from ipyprof.capture.watch import Launches, known_length
 from ipyprof.options import Options
 from tests.capture.fake_session import FakeSession, Run
 
@@ -648,6 +648,40 @@ def test_recorded_optimizer_steps_in_a_loop_run_with_ranges(cells: Setup) -> Non
     session = FakeSession(record=range(3, 5))
     cells.run("for i in range(9):\n    opt.step()\n    y = 1", session, step="optimizer")
     assert session.ranges == [3, 4, 3, 4]
+
+
+class Gpu:
+    """A GPU as far as `Launches` asks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.allocated, self.idle, self.capturing = 5, True, False
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"allocation.all.allocated": self.allocated})
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self)
+
+    def query(self) -> bool:
+        assert not self.capturing
+        return self.idle
+
+
+def test_an_allocation_on_the_gpu_is_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(monkeypatch)
+    launched = Launches()
+    assert not launched()
+    gpu.allocated += 1
+    assert launched()
+    assert not launched()
+
+
+def test_a_stream_at_work_is_a_launch_and_is_not_asked_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(monkeypatch)
+    launched = Launches()
+    gpu.idle = False
+    assert launched()
+    gpu.capturing = True
+    assert not launched()
 
 
 def test_a_loop_that_launches_nothing_is_not_the_step(cells: Setup) -> None:

@@ -4,7 +4,8 @@ A `Workload` has a setup cell and one loop cell per form: ``slow`` carries the p
 work without it. The loop cell is what stands under ``%%gpuprofile``, so its first line is line 2 of the cell.
 
 Sizes are those of the GPU run. With ``IPYPROF_SMALL=1``, or where there is no CUDA device, they shrink until every
-loop runs on two CPU cores in a second or so: that checks the text, not the numbers.
+loop runs on two CPU cores in a second or so: that checks the text, not the numbers. ``IPYPROF_SMALL=0`` keeps the
+sizes of the GPU run anywhere, to look at the text.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from textwrap import dedent
 
 import torch
 
-REDUCED = os.environ.get("IPYPROF_SMALL") == "1" or not torch.cuda.is_available()
+REDUCED = {"1": True, "0": False}.get(os.environ.get("IPYPROF_SMALL", ""), not torch.cuda.is_available())
 
 NOT_WAITING = "not waiting"
 """The expected verdict of a step whose GPU does not wait: no waiting cause heads it and none is found."""

@@ -38,7 +38,8 @@ def test_waiting_gpu_shows_what_the_host_does() -> None:
 
     assert whole.step_ns == 748_000.0
     assert parts(whole) == {"kernel": 100.0, "data_loading": 600.0, "launch": 5.0, "sync": 3.0, "cpu": 40.0}
-    assert (whole.runtime_ns, whole.waiting_ns) == (pytest.approx(8_000), pytest.approx(648_000))
+    assert whole.runtime_ns == pytest.approx(8_000)
+    assert whole.waiting_ns == pytest.approx(648_000)
 
 
 def test_busy_gpu_hides_the_host() -> None:
@@ -95,7 +96,7 @@ def test_communication_total_and_exposed_are_two_numbers() -> None:
     for _ in range(3):
         with machine.step():
             machine.launch(205, stream=7, name="gemm")
-            machine.launch(400, stream=20, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+            machine.launch(400, stream=20, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL()")
             machine.sync(tail=5)
 
     whole = broken_down(machine)

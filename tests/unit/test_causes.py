@@ -6,6 +6,7 @@ All steps are built so that both the step and the step without the cause can be 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.machine import Machine, live
 SOURCE = "%%gpuprofile\nfor x in loader:\n    y = model(x)\n    total += y.item()\n    torch.cuda.empty_cache()\n"
 
 
-def profiled(body: Callable[[Machine], object], step_us: float | None, steps: int = 4, **known: object) -> Profile:
+def profiled(body: Callable[[Machine], object], step_us: float | None, steps: int = 4, **known: Any) -> Profile:
     """Recorded steps of this body; ``step_us`` is their unprofiled length (``None``: read from a file)."""
     machine = Machine()
     for _ in range(steps):
@@ -211,7 +212,11 @@ def test_each_line_that_reads_is_a_site_of_its_own() -> None:
 
 
 def test_synchronisation_of_an_allocator_call_is_the_allocators() -> None:
-    finding = host_sync.find(profiled(lambda machine: (machine.launch(100), machine.free()), 155))
+    def body(machine: Machine) -> None:
+        machine.launch(100)
+        machine.free()
+
+    finding = host_sync.find(profiled(body, 155))
 
     assert finding.evidence == "no line waits for the GPU"
 
@@ -358,7 +363,11 @@ def test_python_beside_a_busy_gpu_is_cleared() -> None:
 
 
 def test_no_long_stretch_of_python() -> None:
-    finding = cpu_bound.find(profiled(lambda machine: (machine.python(60), machine.launch(10)), 65))
+    def body(machine: Machine) -> None:
+        machine.python(60)
+        machine.launch(10)
+
+    finding = cpu_bound.find(profiled(body, 65))
 
     assert gains(finding) == ("cleared", 0.0, 65.0)
     assert "no stretch" in finding.evidence

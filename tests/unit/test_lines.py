@@ -30,7 +30,7 @@ def two_lines() -> Machine:
 
 
 def test_host_time_waits_and_device_time_by_line() -> None:
-    """The read copies from +101 to +102 behind the kernel's start and returns 3 us later: 105 us after its own start."""
+    """The read copies from +101 to +102 behind the kernel's start and returns 3 us later: after 105 us."""
     machine = two_lines()
     step = machine.marks[2] - machine.marks[1]
 
@@ -107,4 +107,5 @@ def test_line_that_runs_when_recording_begins_takes_what_no_range_has() -> None:
     found = {cost.line: cost for cost in analyse(machine.trace(), record).lines}
 
     assert list(found) == [3]
-    assert (found[3].host_ns, found[3].device_ns) == (pytest.approx(65_000), 10_000.0)
+    assert found[3].host_ns == pytest.approx(65_000)
+    assert found[3].device_ns == 10_000.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from ipyprof.analysis.steps import find_steps
 from ipyprof.trace.model import Trace
 from tests.machine import Machine
 
-Run = Callable[[Machine], None]
+Run = Callable[[Machine], object]
 
 
 def recorded(machine: Machine) -> tuple[Trace, Program]:
@@ -182,7 +183,11 @@ def test_program_without_device_work_takes_its_host_time() -> None:
 
 def test_full_queue_holds_the_host() -> None:
     """Launch 1,025 of a step waits until the first one has started."""
-    _, program = recorded(stepped(lambda machine: [machine.launch(50) for _ in range(1100)] and None, 1))
+    machine = Machine()
+    with machine.step():
+        for _ in range(1100):
+            machine.launch(50)
+    _, program = recorded(machine)
 
     once = replay(program, once=True)
 
@@ -245,7 +250,12 @@ def test_least_cost_where_the_device_alone_is_slower_than_the_baseline() -> None
 
 def test_sleep_is_not_deflated() -> None:
     """A loader that sleeps holds no events."""
-    _, program = recorded(stepped(lambda machine: (machine.loader(8_000), machine.launch(10))[0]))
+
+    def body(machine: Machine) -> None:
+        machine.loader(8_000)
+        machine.launch(10)
+
+    _, program = recorded(stepped(body))
 
     gap, _ = deflated(program, 3_000)
 
@@ -338,7 +348,7 @@ SLACK_NS = 2_000  # `build_program` takes a stream whose end lies this close beh
 @settings(max_examples=200, deadline=None)
 @given(machines())
 def test_any_recorded_window_is_reproduced(machine: Machine) -> None:
-    trace, program = recorded(machine)
+    _, program = recorded(machine)
 
     once = replay(program, once=True)
 
@@ -366,8 +376,8 @@ def test_parts_of_any_program_add_up_and_none_is_negative(machine: Machine, cost
 def test_recorded_parts_of_any_step_add_up_to_the_nanosecond(machine: Machine) -> None:
     trace, program = recorded(machine)
 
-    for begin, stop in zip(find_steps(trace).marks_ns, find_steps(trace).marks_ns[1:], strict=False):
-        parts = recorded_parts(trace, program, 0, int(begin), int(stop))
+    for begin, stop in pairwise(find_steps(trace).marks_ns.tolist()):
+        parts = recorded_parts(trace, program, 0, begin, stop)
         assert sum(parts.values()) == stop - begin
         assert min(parts.values()) >= 0
 
@@ -375,7 +385,7 @@ def test_recorded_parts_of_any_step_add_up_to_the_nanosecond(machine: Machine) -
 @settings(max_examples=100, deadline=None)
 @given(machines())
 def test_no_edit_makes_a_step_longer(machine: Machine) -> None:
-    trace, program = recorded(machine)
+    _, program = recorded(machine)
     before = replay(program, once=True).first_pass_ns
 
     for edited in (

@@ -143,7 +143,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=560.0, help="all in all (default 560)")
     parser.add_argument("--loop-seconds", type=float, default=90.0, help="for one loop with all its forms (default 90)")
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="DIR", help="put these runs' tables together, run nothing")
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", metavar="DIR", help="put these runs' tables together, run nothing"
+    )
     parser.add_argument("--into", type=Path, default=ROOT / "tests" / "gpu" / "RESULTS.md")
     arguments = parser.parse_args()
     if arguments.merge:

@@ -6,6 +6,8 @@ from textwrap import dedent
 
 from tests.gpu.workloads import DEVICE, REDUCED, STAND_INS
 
+__all__ = ["DEVICE", "PLANTED_STAND_INS", "STEPS", "cell", "size", "trunk"]
+
 STEPS = 12 if REDUCED else 32
 
 
@@ -58,5 +60,6 @@ PLANTED_STAND_INS = STAND_INS + cell("""
         torch.cuda.set_per_process_memory_fraction = lambda fraction, *device: None
         torch.cuda.mem_get_info = lambda *device: (1 << 37, 1 << 37)
         torch.cuda.memory_reserved = lambda *device: 0
+        torch.cuda.CUDAGraph = type("CUDAGraph", (), {"replay": lambda graph: None})  # stands in annotations too
 """)
 """A cell for dry runs: stand-ins where there is no CUDA device."""

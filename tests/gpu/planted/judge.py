@@ -250,9 +250,7 @@ def summary(rows: Sequence[Row]) -> Summary:
     return Summary(
         pairs=len(slow),
         slow_right=sum(row.verdict == row.expected for row in slow),
-        fixed_right=sum(
-            row.name in fixed and fixed[row.name].verdict not in ("-", row.expected) for row in slow
-        ),
+        fixed_right=sum(row.name in fixed and fixed[row.name].verdict not in ("-", row.expected) for row in slow),
         predictions=len(predicted),
         predictions_held=sum(row.predicted_ms <= AT_MOST * row.fixed_ms for row in predicted),
         median_error=median(errors) if errors else math.nan,

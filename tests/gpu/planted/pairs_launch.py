@@ -122,6 +122,7 @@ DECODE = Workload(
             decode()
     """),
     slow_cause="launch_bound",
+    held_out=True,
     edit_is_fix=True,
 )
 

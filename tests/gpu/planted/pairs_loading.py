@@ -146,6 +146,7 @@ GENERATOR = Workload(
     fixed_setup="pool = ThreadPoolExecutor(8)\n",
     slow_cause="data_loading",
     expected_lines=(2,),
+    held_out=True,
     edit_is_fix=True,
 )
 

@@ -166,6 +166,7 @@ BERT = Workload(
             optimizer.zero_grad(set_to_none=True)
     """),
     slow_cause="tensor_cores",
+    held_out=True,
 )
 
 LLAMA = Workload(
@@ -219,7 +220,6 @@ LLAMA = Workload(
             decode()
     """),
     slow_cause="launch_bound",
-    held_out=True,
     edit_is_fix=True,
 )
 
@@ -330,7 +330,6 @@ LIGHTNING = Workload(
     fixed=loop,
     fixed_setup="Module.read = lambda self, x: x[0].float().norm()\n",
     slow_cause="host_sync",
-    held_out=True,
     edit_is_fix=True,
 )
 

@@ -12,8 +12,8 @@ from tests.gpu.planted.judge import Row, classic, rows_of, summary
 
 BEGIN, END = "<!-- planted suite: begin -->", "<!-- planted suite: end -->"
 HEAD = (
-    "| loop | form | expected | verdict | line | step by hand ms | step ms | predicted ms | fixed ms | error | next found ms | "
-    "from the file | holds |\n"
+    "| loop | form | expected | verdict | line | step by hand ms | step ms | predicted ms | fixed ms | error | "
+    "next found ms | from the file | holds |\n"
     "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | --- |"
 )
 
@@ -67,7 +67,10 @@ def both_halves(folders: Iterable[Path]) -> str:
     """Both halves' pages, tuning first, from the shards' folders."""
     results = read_results(folders)
     parts = []
-    for held_out, title in ((False, "Planted suite: the half used for tuning"), (True, "Planted suite: the half kept aside")):
+    for held_out, title in (
+        (False, "Planted suite: the half used for tuning"),
+        (True, "Planted suite: the half kept aside"),
+    ):
         names = {row.name for row in rows_of(results["loops"]) if row.held_out is held_out}
         if names:
             some = {**results, "loops": {name: one for name, one in results["loops"].items() if name in names}}
@@ -91,13 +94,13 @@ def _counts(rows: Sequence[Row]) -> list[str]:
     got = summary(rows)
     error = "-" if math.isnan(got.median_error) else f"{100 * got.median_error:.1f} %"
     return [
-        f"- {'Holds' if got.held else 'Does not hold'}: verdict of the slow form right in {got.slow_right} of {got.pairs}, "
-        f"fixed form no longer called so in {got.fixed_right} of {got.pairs}.",
+        f"- {'Holds' if got.held else 'Does not hold'}: verdict of the slow form right in {got.slow_right} of "
+        f"{got.pairs}, fixed form no longer called so in {got.fixed_right} of {got.pairs}.",
         f"- Where the fix is the edit: predicted step at most 1.10 × the fixed step in {got.predictions_held} of "
         f"{got.predictions}, median absolute error {error}.",
         f"- Healthy loops without a waiting cause: {got.healthy_right} of {got.healthy}.",
-        f"- From the trace alone, without our key: right in {got.files_right} of {got.files}; wrong with high confidence: "
-        f"{got.files_sure_and_wrong}.",
+        f"- From the trace alone, without our key: right in {got.files_right} of {got.files}; wrong with high "
+        f"confidence: {got.files_sure_and_wrong}.",
     ]
 
 

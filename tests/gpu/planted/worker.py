@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 import torch
 from IPython.core.interactiveshell import InteractiveShell
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from traitlets.config import Config
 
 import ipyprof
@@ -42,7 +43,9 @@ DROPPED = ("views", "kernels", "lines", "devices", "memory")
 
 def main() -> None:
     """Runs the loops named on the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.planted.worker", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu.planted.worker", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("names", nargs="+")
     arguments = parser.parse_args()
@@ -106,10 +109,10 @@ def measure(shell: Any, workload: Workload, traces: Path) -> dict[str, Any]:
                     run_cell(shell, setup)
                 found["forms"][form] = measure_form(shell, workload, form, loop, traces)
             except Exception as error:
-                found["forms"][form] = {"error": f"{type(error).__name__}: {error}"[-3000:]}
+                found["forms"][form] = {"error": f"{type(error).__name__}: {error}"[:4000]}
             found["forms"][form]["seconds"] = time.monotonic() - begun
     except Exception as error:
-        found["error"] = f"{type(error).__name__}: {error}"[-3000:]
+        found["error"] = f"{type(error).__name__}: {error}"[:4000]
     finally:
         tidy(shell, before)
     return found
@@ -146,7 +149,7 @@ def hand_ms(shell: Any, workload: Workload, loop: str) -> float:
     marks = Marks()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         if workload.trainer:
-            hook = torch.optim.optimizer.register_optimizer_step_post_hook(lambda *given: marks.mark() and None)
+            hook = register_optimizer_step_post_hook(lambda *given: marks.mark() and None)
             try:
                 exec(compile(loop, "<hand>", "exec"), shell.user_ns)
             finally:
