@@ -12,6 +12,7 @@ from ipyprof.diagnosis.finding import Finding, Verdict, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, gain_of, least_share, unknown
 from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, headline, healthy_headline
 from ipyprof.formatting import percent_short
+from ipyprof.trace.kinds import Kind
 
 CAUSES: tuple[ModuleType, ...] = (data_loading, host_sync, allocator, transfer, cpu_bound, launch_bound)
 """Each has CAUSE, ``find(profile)`` and ``edit(profile, program)``. A new cause is a new file and a row here."""
@@ -24,10 +25,11 @@ def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
     """(findings, the dominant bottleneck). Findings are ordered: found by gain, then cleared by gain, then unknown."""
     reason = _cannot_look(profile)
     if reason is not None:
-        findings = tuple(unknown(module.CAUSE, reason) for module in CAUSES)
-        return findings, _without_gpu(profile, reason)
+        verdict, seen = _without_gpu(profile, reason)
+        blind = tuple(unknown(module.CAUSE, reason) for module in CAUSES if verdict.cause != module.CAUSE)
+        return (blind if seen is None else (seen, *blind)), verdict
     found = [module.find(profile) for module in CAUSES]
-    found += _single_process()
+    found += _between_processes(profile)
     if profile.fit_error is not None and profile.fit_error > thresholds.FIT_SHARE and not profile.once:
         reason = (
             f"the replay misses the recording by {percent_short(profile.fit_error)}, over "
@@ -62,11 +64,14 @@ def _cannot_look(profile: Profile) -> str | None:
     return None
 
 
-def _single_process() -> list[Finding]:
-    return [
-        Finding(cause=cause, status="cleared", recoverable_ms=0.0, evidence="one process")
-        for cause in ("communication", "straggler")
-    ]
+def _between_processes(profile: Profile) -> list[Finding]:
+    """Cleared in a single process; with collectives in the trace nobody has looked yet."""
+    causes = ("communication", "straggler")
+    world = profile.trace.metadata.get("distributedInfo")
+    several = isinstance(world, dict) and world.get("world_size", 1) != 1
+    if several or len(profile.trace.select(Kind.COMMUNICATION)):
+        return [unknown(cause, "several processes: waiting for one another is not looked at") for cause in causes]
+    return [Finding(cause=cause, status="cleared", recoverable_ms=0.0, evidence="one process") for cause in causes]
 
 
 def _ranked(findings: list[Finding]) -> list[Finding]:
@@ -179,26 +184,26 @@ def _inconclusive(profile: Profile, reason: str) -> Verdict:
     )
 
 
-def _without_gpu(profile: Profile, reason: str) -> Verdict:
-    """The verdict without device records: the loader, or the largest line, or nothing."""
+def _without_gpu(profile: Profile, reason: str) -> tuple[Verdict, Finding | None]:
+    """(the verdict without device records, its finding): the loader, or the largest line, or nothing."""
     parts = profile.breakdown.parts if profile.breakdown is not None else {}
     if profile.silent:
         return Verdict(
             cause="inconclusive",
             headline="GPU work was launched but none was recorded, so nothing can be said of the GPU.",
             advice="Usual reasons: no permission for GPU performance counters (NVreg_RestrictProfilingToAdminUsers=0, "
-            "or CAP_SYS_ADMIN in a container), a CUPTI that does not match the driver, or an unsupported platform (WSL).",
+            "or CAP_SYS_ADMIN in a container), a CUPTI that does not match the driver, an unsupported platform (WSL).",
             confidence="low",
-        )
+        ), None
     if profile.step_ns is None or not parts:
         return Verdict(
             cause="inconclusive",
             headline=f"Could not tell what holds the step back: {reason}.",
             advice="Let the cell run at least two steps.",
             confidence="low",
-        )
+        ), None
     if profile.steps.count < 2:
-        return _inconclusive(profile, "one step was recorded, at least two are needed without a GPU")
+        return _inconclusive(profile, "one step was recorded, at least two are needed without a GPU"), None
     loading = parts["data_loading"] / profile.step_ns
     where = Where()
     level = "medium" if profile.step_from == "baseline" else "low"
@@ -226,4 +231,5 @@ def _without_gpu(profile: Profile, reason: str) -> Verdict:
         advice=advice,
         bound=BOUND_OF[cause],
         confidence=level,
-    )
+        reasons=("no GPU: the gain was not replayed",),
+    ), Finding(cause=cause, status="found", where=where, evidence=text, advice=advice)

@@ -22,8 +22,8 @@ from tests.gpu.workloads import NOT_WAITING, Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 CAUSES = {
-    "data_loading", "host_sync", "allocator", "transfer", "cpu_bound", "launch_bound", "unstable_shapes", "tensor_cores",
-    "misaligned_shapes", "memory_bound",
+    "data_loading", "host_sync", "allocator", "transfer", "cpu_bound", "launch_bound", "unstable_shapes",
+    "tensor_cores", "misaligned_shapes", "memory_bound",
 }  # fmt: skip
 BY_NAME = {one.name: one for one in PLANTED}
 
@@ -91,7 +91,10 @@ def test_cells_compile(workload: Workload) -> None:
 
 def test_cells_compile_in_the_sizes_of_the_gpu_run() -> None:
     # given the sizes of the GPU run, when every cell is compiled, then it is Python
-    code = "from tests.contract.test_planted_suite import PLANTED, compile_cells; print(len([*map(compile_cells, PLANTED)]))"
+    code = (
+        "from tests.contract.test_planted_suite import PLANTED, compile_cells\n"
+        "print(len([*map(compile_cells, PLANTED)]))"
+    )
     told = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"IPYPROF_SMALL": "0"}, capture_output=True, text=True
     )

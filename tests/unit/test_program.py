@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ipyprof.analysis.profile import analyse
 from ipyprof.analysis.program import Act, Host, Program, build_program, loader_spans, without_marks
@@ -421,3 +423,39 @@ def test_what_a_mark_takes_is_not_the_users_time() -> None:
 
     assert (program.gap.sum(), whole.gap.sum()) == (210_000.0, 270_000.0)
     assert replay(program).step_ns == 75_000.0
+
+
+def overlaid(program: Program) -> list[list[float]]:
+    return [program.gap.tolist(), program.gap_operator.tolist(), program.gap_events.tolist(), program.own.tolist()]
+
+
+spans = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 80)), min_size=1, max_size=6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(first=spans, second=spans, records=st.booleans())
+def test_cuts_in_any_order_take_the_same(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], records: bool
+) -> None:
+    machine = Machine()
+    for _ in range(2):
+        with machine.step():
+            machine.python(9)
+            for us in (10, 40):
+                with machine.op("outer"):
+                    machine.python(5)
+                    with machine.op("inner"):
+                        machine.launch(us)
+                        machine.python(20)
+                    machine.call("cudaMalloc", 11)
+            machine.sync()
+    program = program_of(machine.trace())
+
+    def cut(from_program: Program, some: list[tuple[int, int]]) -> Program:
+        start = np.array([at * 1000 for at, _ in some], np.int64)
+        return from_program.cut(start, start + np.array([us * 1000 for _, us in some], np.int64), records=records)
+
+    both = overlaid(cut(program, first + second))
+    assert overlaid(cut(cut(program, first), second)) == both
+    assert overlaid(cut(cut(program, second), first)) == both
+    assert min(map(min, both)) >= 0

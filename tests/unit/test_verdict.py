@@ -268,6 +268,32 @@ def test_exposed_copies_do_not_make_a_gpu_busy() -> None:
     assert verdict.cause == "inconclusive"
 
 
+def test_collectives_are_not_said_to_be_one_process() -> None:
+    findings, _ = judge(lambda machine: machine.launch(900, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL()"), 901)
+
+    assert {findings[cause].status for cause in ("communication", "straggler")} == {"unknown"}
+
+
+def test_ranks_are_not_said_to_be_one_process() -> None:
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            machine.launch(900)
+    machine.builder.metadata(distributedInfo={"rank": 0, "world_size": 4})
+
+    findings, _ = diagnose(analyse(machine.trace(), live(SOURCE, 901)))
+
+    assert {f.status for f in findings if f.cause in ("communication", "straggler")} == {"unknown"}
+
+
+def test_graph_launches_are_not_launch_bound() -> None:
+    """A15: one launch for twenty kernels that fill the step."""
+    findings, verdict = judge(lambda machine: machine.graph(20, 49), 1_000)
+
+    assert verdict.cause == "compute_bound"
+    assert "too few" in findings["launch_bound"].evidence
+
+
 def test_gpu_busy_unprofiled_is_healthy_though_its_recording_looks_launch_bound() -> None:
     """A17: 40 operators of 30 us recorded for 40 kernels of 20; unprofiled 840 us, all of it kernels and pauses."""
 
@@ -366,8 +392,11 @@ def test_without_a_gpu_a_slow_fetch_is_the_verdict() -> None:
     assert (verdict.cause, verdict.recoverable_ms, verdict.speedup_bound) == ("data_loading", None, None)
     assert "Line 2" in verdict.headline
     assert "GPU time is not available" in verdict.headline
-    assert findings["host_sync"].status == "unknown"
-    assert findings["host_sync"].evidence == "no GPU"
+    assert verdict.reasons == ("no GPU: the gain was not replayed",)
+    loading = findings.pop("data_loading")
+    assert (loading.status, loading.recoverable_ms, loading.where.line) == ("found", None, 2)
+    assert "30 % of the step" in loading.evidence
+    assert {(finding.status, finding.evidence) for finding in findings.values()} == {("unknown", "no GPU")}
 
 
 def test_without_a_gpu_the_largest_line_is_named() -> None:

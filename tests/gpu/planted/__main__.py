@@ -5,7 +5,8 @@
 
 One worker process runs the loops of the shard; when it dies or a loop takes too long, another goes on behind that loop.
 DIR (a new temporary directory if not given) gets ``results.json``, ``RESULTS.md`` and ``traces/``. The exit code is 0
-when everything holds. With ``IPYPROF_SMALL=1`` or without CUDA it is a dry run: verdicts are wrong, and nothing is judged.
+when everything holds. With ``IPYPROF_SMALL=1`` or without CUDA it is a dry run: verdicts are wrong there,
+and the exit code says only whether every loop ran.
 """
 
 from __future__ import annotations
@@ -117,17 +118,21 @@ class Suite:
         for row in rows_of({name: found}):
             words = "; ".join(row.failures) if row.failures else "holds"
             print(
-                f"{row.name:28} {row.form:9} {found.get('seconds', 0.0):5.1f} s  hand {row.hand_ms:9.3f}  step "
-                f"{row.step_ms:9.3f}  predicted {row.predicted_ms:9.3f}  {row.verdict:17} file {row.file_verdict:17} {words}",
+                f"{row.name:28} {row.form:9} {found.get('seconds', 0.0):5.1f} s  hand {row.hand_ms:9.3f}  "
+                f"step {row.step_ms:9.3f}  predicted {row.predicted_ms:9.3f}  {row.verdict:17} "
+                f"file {row.file_verdict:17} {words}",
                 flush=True,
             )
 
 
 def machine() -> dict[str, str]:
     """What the suite runs on, asked in a process of its own so that this one holds no GPU memory."""
-    code = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else 'CPU'); print(torch.__version__)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout.split("\n")
-    device, version = (told + ["", ""])[:2]
+    code = (
+        "import torch; print(torch.__version__); "
+        "print(torch.cuda.get_device_name() if torch.cuda.is_available() else 'CPU')"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
+    version, device = [*told.splitlines(), "", ""][:2]
     return {"device": device, "torch": version, "python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
 
 

@@ -60,6 +60,8 @@ PLANTED_STAND_INS = STAND_INS + cell("""
         torch.cuda.set_per_process_memory_fraction = lambda fraction, *device: None
         torch.cuda.mem_get_info = lambda *device: (1 << 37, 1 << 37)
         torch.cuda.memory_reserved = lambda *device: 0
-        torch.cuda.CUDAGraph = type("CUDAGraph", (), {"replay": lambda graph: None})  # stands in annotations too
+        # Classes: transformers has them in annotations.
+        torch.cuda.CUDAGraph = type("CUDAGraph", (), {"replay": lambda graph: None})
+        torch.cuda.Stream = type("Stream", (), {"wait_stream": lambda stream, other: None})
 """)
 """A cell for dry runs: stand-ins where there is no CUDA device."""

@@ -1,4 +1,4 @@
-"""Planted ``tensor_cores``, ``misaligned_shapes`` and ``memory_bound``: the GPU is busy, with work it could do better."""
+"""Planted ``tensor_cores``, ``misaligned_shapes``, ``memory_bound``: a busy GPU, with work it could do better."""
 
 from __future__ import annotations
 
@@ -178,7 +178,8 @@ LAYOUT = Workload(
         CHANNELS = {size(128, 8)}
         model = nn.Sequential(*[nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False) for _ in range(12)])
         model = model.to(device, torch.bfloat16)
-        pictures = torch.randn({size(128, 1)}, CHANNELS, {size(56, 8)}, {size(56, 8)}, device=device, dtype=torch.bfloat16)
+        SIDE = {size(56, 8)}
+        pictures = torch.randn({size(128, 1)}, CHANNELS, SIDE, SIDE, device=device, dtype=torch.bfloat16)
     """),
     slow=cell(f"""
         for step in range({STEPS}):

@@ -165,7 +165,8 @@ BENCHMARK = Workload(
         torch.manual_seed(0)
         MOST, CHANNELS = {size(256, 24)}, {size(64, 8)}
         model = nn.Sequential(
-            nn.Conv2d(16, CHANNELS, 3, padding=1), nn.ReLU(), nn.Conv2d(CHANNELS, 2 * CHANNELS, 3, padding=1), nn.ReLU(),
+            nn.Conv2d(16, CHANNELS, 3, padding=1), nn.ReLU(),
+            nn.Conv2d(CHANNELS, 2 * CHANNELS, 3, padding=1), nn.ReLU(),
             nn.Conv2d(2 * CHANNELS, 2 * CHANNELS, 3, padding=1),
         ).to(device, torch.bfloat16, memory_format=torch.channels_last)
         pictures = torch.randn({size(32, 1)}, 16, MOST, MOST, device=device, dtype=torch.bfloat16)

@@ -43,7 +43,11 @@ FEW_WORKERS = Workload(
     # One worker makes a batch in 17 ms, the GPU takes 5.
     setup=trunk(8)
     + SLOW_ITEMS
-    + "loader = DataLoader(Slow(), batch_size=16, num_workers=1, persistent_workers=True, pin_memory=device == 'cuda')\n",
+    + cell("""
+        loader = DataLoader(
+            Slow(), batch_size=16, num_workers=1, persistent_workers=True, pin_memory=device == "cuda"
+        )
+    """),
     slow=LOOP,
     fixed=LOOP,
     fixed_setup=cell(f"""

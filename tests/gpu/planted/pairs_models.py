@@ -49,7 +49,8 @@ RESNET = Workload(
     fixed=loop,
     fixed_setup=cell(f"""
         loader = DataLoader(
-            Pictures(), batch_size=BATCH, num_workers={size(10, 2)}, persistent_workers=True, pin_memory=device == "cuda"
+            Pictures(), batch_size=BATCH, num_workers={size(10, 2)}, persistent_workers=True,
+            pin_memory=device == "cuda",
         )
     """),
     slow_cause="data_loading",
@@ -356,7 +357,8 @@ CLASSIC = Workload(
         from torch.utils.data import DataLoader, Dataset
 
         {DEVICE}
-        WORDS, WIDTH, HEADS, LAYERS, LENGTH = {size(32000, 500)}, {size(768, 64)}, {size(12, 2)}, {size(6, 1)}, {size(4096, 32)}
+        WORDS, WIDTH, HEADS = {size(32000, 500)}, {size(768, 64)}, {size(12, 2)}
+        LAYERS, LENGTH = {size(6, 1)}, {size(4096, 32)}
         torch.manual_seed(0)
 
         class Block(nn.Module):
