@@ -59,7 +59,13 @@ def recorded(calls: Sequence[Call], *, steps: int = 4, device: str = "NVIDIA H20
                 ready = start + us
                 inside += 4
             builder.op(
-                call.name, at, inside, shapes=call.shapes, dtypes=call.dtypes, strides=call.strides, concrete=call.concrete
+                call.name,
+                at,
+                inside,
+                shapes=call.shapes,
+                dtypes=call.dtypes,
+                strides=call.strides,
+                concrete=call.concrete,
             )
             builder.line(3, at, inside)
             host = inside

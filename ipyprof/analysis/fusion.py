@@ -70,7 +70,7 @@ def chains(trace: Trace, roof: Roofline, step: Int64) -> tuple[Chain, ...]:
     Args:
         step: (n,) int64, the step of each device record (``Steps.step``).
     """
-    if roof.ceilings is None:
+    if roof.ceilings is None or all(group.work is None for group in roof.groups):
         return ()
     bandwidth = roof.ceilings.reachable_bandwidth
     # Where gradients are computed, what is written may be kept for them.

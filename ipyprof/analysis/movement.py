@@ -145,7 +145,8 @@ def _softmax_backward(name: str, inputs: Inputs) -> Work | None:
     gradient, output = inputs.tensor(0), inputs.tensor(1)
     if gradient is None or output is None:
         return None
-    dtype = SCALAR_TYPES.get(inputs.value(3), gradient.dtype)
+    number = inputs.value(3)
+    dtype = SCALAR_TYPES.get(number, gradient.dtype) if isinstance(number, int) else gradient.dtype
     return moving("softmax", (gradient, output), (dense(gradient.shape, dtype),), flops=4.0 * gradient.elements)
 
 
@@ -201,7 +202,7 @@ def _embedding_backward(name: str, inputs: Inputs) -> Work | None:
     size = inputs.value(2)
     if gradient is None or rows is None or not gradient.shape:
         return None
-    touched = rows.elements if not isinstance(size, int) else min(rows.elements, size)
+    touched = min(rows.elements, size) if isinstance(size, int) and size > 0 else rows.elements
     written = dense((touched, gradient.shape[-1]), gradient.dtype)
     return Work(
         kind="embedding",

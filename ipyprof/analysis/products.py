@@ -105,52 +105,51 @@ def _loaded(tensor: Tensor, row: str, column: str) -> tuple[tuple[str, int], ...
     return ()
 
 
-# Arguments of the convolutions: weight is argument 1; where stride, padding, dilation and groups lie.
+# Arguments of the convolutions: weight is argument 1; where stride, padding and dilation lie.
 _CONVOLUTIONS = {
-    "cudnn_convolution": (3, 2, 4, 5),
-    "cudnn_convolution_relu": (3, 4, 5, 6),
-    "miopen_convolution": (4, 3, 5, 6),
-    "miopen_depthwise_convolution": (4, 3, 5, 6),
-    "_convolution": (3, 4, 5, 8),
-    "convolution": (3, 4, 5, 8),
-    "conv2d": (3, 4, 5, 6),
-    "_conv_depthwise2d": (4, 5, 6, -1),
-    "conv_depthwise3d": (4, 5, 6, -1),
+    "cudnn_convolution": (3, 2, 4),
+    "cudnn_convolution_relu": (3, 4, 5),
+    "miopen_convolution": (4, 3, 5),
+    "miopen_depthwise_convolution": (4, 3, 5),
+    "_convolution": (3, 4, 5),
+    "convolution": (3, 4, 5),
+    "conv2d": (3, 4, 5),
+    "_conv_depthwise2d": (4, 5, 6),
+    "conv_depthwise3d": (4, 5, 6),
 }
+# Whose argument 6 says that they are transposed.
+TRANSPOSABLE = ("aten::convolution", "aten::_convolution")
 
 
 def _convolution(name: str, inputs: Inputs) -> Work | None:
     """A convolution's forward, from what it reads, its weights and its geometry."""
-    at_stride, at_padding, at_dilation, _ = _CONVOLUTIONS[name.removeprefix("aten::")]
+    at_stride, at_padding, at_dilation = _CONVOLUTIONS[name.removeprefix("aten::")]
     image, weight = inputs.tensor(0), inputs.tensor(1)
-    stride, padding, dilation = (inputs.sizes(at) for at in (at_stride, at_padding, at_dilation))
-    if image is None or weight is None or stride is None or padding is None or dilation is None:
+    if image is None or weight is None or len(weight.shape) < 3 or len(image.shape) != len(weight.shape):
         return None
-    if (
-        name.endswith("convolution")
-        and not name.startswith(("aten::cudnn", "aten::miopen"))
-        and inputs.value(6) is True
-    ):
-        return _convolved(image, weight, outputs=image.elements, filters=prod(weight.shape[1:]), moved=None)
-    spatial = len(weight.shape) - 2
-    if len(image.shape) != spatial + 2:
+    if name in TRANSPOSABLE and inputs.value(6) is True:
+        return _convolved(image, weight, outputs=image.elements, written=image.elements)
+    stride, padding, dilation = (_spread(inputs.sizes(at), image) for at in (at_stride, at_padding, at_dilation))
+    if stride is None or padding is None or dilation is None or 0 in stride:
         return None
-    stride, padding, dilation = (_spread(value, spatial) for value in (stride, padding, dilation))
     out = [
         (size + 2 * pad - step * (kernel - 1) - 1) // move + 1
         for size, pad, step, kernel, move in zip(
             image.shape[2:], padding, dilation, weight.shape[2:], stride, strict=True
         )
     ]
-    outputs = image.shape[0] * weight.shape[0] * prod(out)
-    return _convolved(image, weight, outputs=outputs, filters=prod(weight.shape[1:]), moved=outputs)
+    outputs = image.shape[0] * weight.shape[0] * prod(max(size, 0) for size in out)
+    return _convolved(image, weight, outputs=outputs, written=outputs)
 
 
-def _convolved(image: Tensor, weight: Tensor, *, outputs: int, filters: int, moved: int | None, times: int = 1) -> Work:
-    size = ELEMENT_BYTES[image.dtype]
-    moved_bytes = image.nbytes + weight.nbytes + (moved if moved is not None else image.elements) * size
+def _convolved(image: Tensor, weight: Tensor, *, outputs: int, written: int, times: int = 1) -> Work:
+    """Each of ``outputs`` is a sum over one filter; ``times`` such convolutions."""
+    moved = image.nbytes + weight.nbytes + written * ELEMENT_BYTES[image.dtype]
     return Work(
-        kind="convolution", flops=2.0 * times * outputs * filters, bytes=float(times * moved_bytes), dtype=image.short
+        kind="convolution",
+        flops=2.0 * times * outputs * prod(weight.shape[1:]),
+        bytes=float(times * moved),
+        dtype=image.short,
     )
 
 
@@ -163,13 +162,15 @@ def _convolution_backward(name: str, inputs: Inputs) -> Work | None:
     wanted = sum(map(bool, mask[:2])) if isinstance(mask, list) and len(mask) == 3 else 2
     turned = inputs.value(7) is True
     outputs = image.elements if turned else gradient.elements
-    return _convolved(
-        image, weight, outputs=outputs, filters=prod(weight.shape[1:]), moved=gradient.elements, times=wanted
-    )
+    return _convolved(image, weight, outputs=outputs, written=gradient.elements, times=wanted)
 
 
-def _spread(values: Sequence[int], count: int) -> tuple[int, ...]:
-    return tuple(values) * count if len(values) == 1 else tuple(values)
+def _spread(values: Sequence[int] | None, image: Tensor) -> tuple[int, ...] | None:
+    """One value per spatial dimension; a single one stands for all."""
+    spatial = len(image.shape) - 2
+    if values is None or len(values) not in (1, spatial):
+        return None
+    return tuple(values) * spatial if len(values) == 1 else tuple(values)
 
 
 # name → (position of the query, position of is_causal, heads are the second dimension, backward)
@@ -197,7 +198,9 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
     first, at_causal, heads_second, backward = _ATTENTION[name.removeprefix("aten::")]
     query, key, value = (inputs.tensor(first + at) for at in range(3))
     # Batches of different lengths come as three dimensions: their products depend on the lengths.
-    if query is None or key is None or value is None or len(query.shape) != 4 or len(key.shape) != 4:
+    if query is None or key is None or value is None:
+        return None
+    if {len(query.shape), len(key.shape), len(value.shape)} != {4}:
         return None
     batch, heads, length = query.shape[0], query.shape[1 if heads_second else 2], query.shape[2 if heads_second else 1]
     keys = key.shape[2 if heads_second else 1]

@@ -125,11 +125,16 @@ def roofline(profile: Profile) -> Roofline:
 
 
 def device_name(profile: Profile, device: int) -> str:
-    """What the file, or else the live run, calls this device; empty = not known."""
-    for info in profile.trace.devices:
-        if info.index == device:
-            return info.name
-    return profile.live.device_names.get(str(device), "") if profile.live is not None else ""
+    """What the file, or else the live run, calls this device; empty = not known.
+
+    A process that sees one device by another number has it under that number in the list: where all have one name, it
+    is that one.
+    """
+    names = {info.index: info.name for info in profile.trace.devices}
+    if profile.live is not None:
+        names |= {int(index): name for index, name in profile.live.device_names.items()}
+    one = set(names.values())
+    return names.get(device, one.pop() if len(one) == 1 else "")
 
 
 def roofline_of(

@@ -11,11 +11,18 @@ from ipyprof.analysis.profile import FILE_COST_NS, Profile
 from ipyprof.analysis.program import Program
 from ipyprof.analysis.replay import replay
 from ipyprof.analysis.roofline import CallGroup, Roofline
-from ipyprof.diagnosis.finding import Site, Where
-from ipyprof.diagnosis.judge import NS_PER_MS, Gain, gain_of, is_found, top_lines
+from ipyprof.diagnosis.finding import Finding, Site, Where
+from ipyprof.diagnosis.judge import NS_PER_MS, Gain, gain_of, is_found, top_lines, unknown
 
 MOST_SITES = 8
 SAME_STEP = 0.01  # two replays within this share have the same step
+
+
+def no_ceilings(cause: str, roof: Roofline) -> Finding:
+    """The finding for a device whose ceilings are not known."""
+    if roof.device:
+        return unknown(cause, f"{roof.device} is not in the table of ceilings")
+    return unknown(cause, "the file does not name the device, so that its ceilings are not known")
 
 
 def device_gain(profile: Profile, edited: Program) -> Gain:
@@ -70,7 +77,7 @@ def group_sites(profile: Profile, groups: list[CallGroup], gain: Gain) -> tuple[
 
 
 def sites(profile: Profile, places: list[tuple[str, float]], gain: Gain) -> tuple[Site, ...]:
-    """One site per (operators, count per step). A single one has the whole gain; several are not replayed one by one."""
+    """One site per (operators, count per step). One alone has the whole gain; several are not replayed one by one."""
     if len(places) == 1:
         (name, count), status = places[0], "found" if is_found(profile, gain) else "cleared"
         return (

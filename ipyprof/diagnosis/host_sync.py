@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,10 @@ VIEWS = frozenset(
     )
 )
 FEEDING_VIEWS = 3
+# Where a tensor in place of the number would be read all the same.
+_READS_AGAIN = re.compile(
+    r"""\b(?:if|while|assert|elif|in|not|and|or)\b|\b(?:print|float|int|bool|str|format|round|range)\(|f["']|%"""
+)
 LINES_REPLAYED = 5
 
 
@@ -186,7 +191,7 @@ def _advice(operator: str) -> str:
 
 def _change(text: str) -> tuple[str, str] | None:
     """The user's line without its read, where that is plainly possible."""
-    if text.count(".item()") == 1 and "if " not in text:
+    if text.count(".item()") == 1 and not _READS_AGAIN.search(text):
         return text, text.replace(".item()", "") + "  # a tensor: stays on the GPU"
     if text.strip() in ("torch.cuda.synchronize()", "torch.cuda.synchronize();"):
         return text, ""

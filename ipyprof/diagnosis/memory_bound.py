@@ -8,7 +8,7 @@ from ipyprof.analysis.fusion import ATTENTION, CHAIN, LAYOUT, Chain, chains, fac
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
 from ipyprof.analysis.roofline import roofline
-from ipyprof.diagnosis.device_work import device_gain, record_where, scaled_records, sites
+from ipyprof.diagnosis.device_work import device_gain, no_ceilings, record_where, scaled_records, sites
 from ipyprof.diagnosis.finding import Finding
 from ipyprof.diagnosis.judge import NS_PER_MS, absent, judged, unknown
 from ipyprof.formatting import percent_short, size_text, time_text
@@ -30,8 +30,7 @@ def find(profile: Profile) -> Finding:
     assert program is not None
     roof = roofline(profile)
     if roof.ceilings is None:
-        named = f"{roof.device} is" if roof.device else "the device's name is"
-        return unknown(CAUSE, f"{named} not in the table of ceilings")
+        return no_ceilings(CAUSE, roof)
     if roof.known_share == 0.0:
         return unknown(CAUSE, "no input shapes were recorded, or the work runs in a CUDA graph or compiled kernels")
     found = chains(profile.trace, roof, profile.steps.step)

@@ -12,7 +12,7 @@ from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
 from ipyprof.analysis.roofline import CallGroup, Roofline, roof_ns, roofline
 from ipyprof.analysis.work import Product, Work
-from ipyprof.diagnosis.device_work import device_gain, device_where, group_sites, scaled
+from ipyprof.diagnosis.device_work import device_gain, device_where, group_sites, no_ceilings, scaled
 from ipyprof.diagnosis.finding import Finding
 from ipyprof.diagnosis.judge import NS_PER_MS, absent, judged, unknown
 from ipyprof.formatting import percent_short, time_text
@@ -52,8 +52,7 @@ def find(profile: Profile) -> Finding:
     assert program is not None
     roof = roofline(profile)
     if roof.ceilings is None:
-        named = f"{roof.device} is" if roof.device else "the device's name is"
-        return unknown(CAUSE, f"{named} not in the table of ceilings")
+        return no_ceilings(CAUSE, roof)
     if not any(group.work is not None and group.work.product is not None for group in roof.groups):
         return _no_products(profile, roof)
     found = _badly(roof)

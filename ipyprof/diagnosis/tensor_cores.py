@@ -10,7 +10,7 @@ from ipyprof.analysis.ceilings import Ceilings
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
 from ipyprof.analysis.roofline import CallGroup, Roofline, roof_ns, roofline
-from ipyprof.diagnosis.device_work import device_gain, device_where, group_sites, scaled
+from ipyprof.diagnosis.device_work import device_gain, device_where, group_sites, no_ceilings, scaled
 from ipyprof.diagnosis.finding import Finding
 from ipyprof.diagnosis.judge import NS_PER_MS, absent, judged, unknown
 from ipyprof.formatting import percent_short, time_text
@@ -46,8 +46,7 @@ def find(profile: Profile) -> Finding:
     roof = roofline(profile)
     ceilings = roof.ceilings
     if ceilings is None:
-        named = f"{roof.device} is" if roof.device else "the device's name is"
-        return unknown(CAUSE, f"{named} not in the table of ceilings")
+        return no_ceilings(CAUSE, roof)
     if ceilings.maker != "NVIDIA":
         return unknown(
             CAUSE, f"{ceilings.name} has matrix units of another maker, whose use its kernels' names do not tell"

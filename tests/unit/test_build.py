@@ -466,3 +466,70 @@ def test_runtime_is_host_time_where_there_is_no_gpu() -> None:
     whole = views.breakdown_ms(parts, gpu=False)
 
     assert (whole["runtime"], whole["cpu"], whole["other"]) == (None, 5.0, 1.0)
+
+
+# Any file: nothing here follows from how a machine works.
+
+moments = st.integers(0, 2_000)
+names = st.sampled_from([
+    "cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize",
+    "cudaFree", "cudaMalloc", "cudaGraphLaunch", "cudaStreamWaitEvent", "cuLaunchKernel", "INVALID",
+])  # fmt: skip
+events = st.one_of(
+    st.tuples(st.just("step"), moments, moments, names),
+    st.tuples(st.just("op"), moments, moments, names),
+    st.tuples(st.just("line"), moments, moments, names),
+    st.tuples(st.just("loader"), moments, moments, names),
+    st.tuples(st.just("call"), moments, moments, names),
+    st.tuples(st.just("kernel"), moments, moments, names),
+    st.tuples(st.just("launch"), moments, moments, names),
+    st.tuples(st.just("copy"), moments, moments, names),
+    st.tuples(st.just("graph"), moments, moments, names),
+    st.tuples(st.just("memory"), moments, moments, names),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@hypothesis.given(
+    found=st.lists(events, min_size=1, max_size=25),
+    step_us=st.one_of(st.none(), st.floats(0.5, 10_000)),
+    tid=st.integers(1, 2),
+)
+def test_any_file_makes_a_report_that_adds_up(
+    found: list[tuple[str, int, int, str]], step_us: float | None, tid: int
+) -> None:
+    builder = TraceBuilder()
+    builder.op("aten::first", 0, 1)
+    for index, (what, at, length, name) in enumerate(found):
+        end, other = at + length, (at * 7 + index) % 2_500
+        thread = 1 if index % 3 else tid
+        if what == "step":
+            builder.step(index, at, end)
+        elif what == "op":
+            builder.op("aten::item" if index % 2 else "aten::mm", at, end, thread)
+        elif what == "line":
+            builder.line(2 + index % 4, at, end)
+        elif what == "loader":
+            builder.loader(at, end)
+        elif what == "call":
+            builder.call(name, at, length, thread)
+        elif what == "kernel":
+            builder.kernel("stray", at, length, stream=index % 2)
+        elif what == "launch":
+            builder.launch(at, length % 50, "gemm", other, length, stream=index % 2, device=index % 2, tid=thread)
+        elif what == "copy":
+            builder.copy(at, length, "HtoD pageable" if index % 2 else "DtoH", other, length, 5_000_000, api=name)
+        elif what == "graph":
+            builder.graph(at, length % 50, [("a", other, length), ("b", other + 3, length)])
+        else:
+            builder.memory(at, length, length, 2_000)
+
+    report = reported(builder.trace(), None if step_us is None else live(SOURCE, step_us, loop_is_for=bool(tid - 1)))
+
+    plain = report.to_dict()
+    parts = [value for value in plain["breakdown"].values() if value is not None]
+    if parts:
+        assert sum(parts) == pytest.approx(plain["steps"]["step_ms"], rel=1e-9, abs=1e-9)
+        assert min(parts) >= 0
+    assert Report.from_dict(json.loads(json.dumps(plain, allow_nan=False))).to_dict() == plain
+    assert len(plain["verdict"]["headline"].split()) <= 25

@@ -141,6 +141,30 @@ def test_read_that_drains_the_gpu_is_found() -> None:
     assert finding.change == ("    total += y.item()", "    total += y  # a tensor: stays on the GPU")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    if y.item() > 3:",
+        "    while y.item() > 3:",
+        "    assert y.item() > 3",
+        "    print(y.item())",
+        "    total += float(y.item())",
+        "    bar.set_postfix_str(f'{y.item():.3f}')",
+        "    total = y.item() + z.item()",
+    ],
+)
+def test_no_change_is_offered_where_the_tensor_would_be_read_again(text: str) -> None:
+    machine = Machine()
+    for _ in range(4):
+        with machine.step():
+            reading(machine)
+    record = live(SOURCE.replace("    total += y.item()", text), 1_700)
+
+    finding = host_sync.find(analyse(machine.trace(), record))
+
+    assert (finding.status, finding.change) == ("found", None)
+
+
 def test_read_of_a_busy_gpu_is_cleared() -> None:
     """One read behind 2,000 us of kernel costs 9 of 2,010 us."""
 

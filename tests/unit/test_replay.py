@@ -393,3 +393,36 @@ def test_no_edit_makes_a_step_longer(machine: Machine) -> None:
         program.without_calls(program.event >= 0),
     ):
         assert replay(edited, once=True).first_pass_ns <= before + 1
+
+
+def lasting(body: list[tuple[str, int, int]], count: int) -> tuple[Machine, list[float]]:
+    """The machine after ``count`` steps, and when each step's work had ended."""
+    machine, ends = Machine(), []
+    for _ in range(count):
+        with machine.step():
+            for action in body:
+                act(machine, *action)
+            machine.python(1)
+        ends.append(machine.end)
+    return machine, ends
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(actions, max_size=10))
+def test_steady_state_of_three_recorded_steps_is_that_of_a_long_run(body: list[tuple[str, int, int]]) -> None:
+    """Whatever the host does in its steps: after forty of them, a step takes what the replay of three says."""
+    _, program = recorded(lasting(body, 3)[0])
+    _, ends = lasting(body, 40)
+
+    step = replay(program).step_ns / 1000
+
+    assert step == pytest.approx((ends[39] - ends[19]) / 20, abs=1 + 0.01 * step)
+
+
+@settings(max_examples=100, deadline=None)
+@given(machines(), st.floats(0, 6_000), st.floats(0, 6_000))
+def test_a_higher_cost_of_recording_never_makes_the_step_longer(machine: Machine, first: float, second: float) -> None:
+    _, program = recorded(machine)
+    low, high = sorted((first, second))
+
+    assert replay(program, high).step_ns <= replay(program, low).step_ns * (1 + 2e-4) + 1

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ipyprof.analysis.tensors import Inputs
+from ipyprof.analysis.movement import MOVEMENT
+from ipyprof.analysis.products import PRODUCT_OPERATORS
+from ipyprof.analysis.tensors import ELEMENT_BYTES, Inputs
 from ipyprof.analysis.work import Work, operator_work
 from ipyprof.trace.kinds import Kind
 from tests.device_work import BF16, FLOAT, HALF, details
@@ -183,9 +187,9 @@ def test_expanded_tensor_is_read_once() -> None:
 
 
 def test_output_given_by_the_caller_is_not_read() -> None:
-    given = [[1000], [1000], [], [1000]]
+    shapes = [[1000], [1000], [], [1000]]
 
-    assert work("aten::add", given, [FLOAT, FLOAT, "Scalar", FLOAT]).bytes == 12000
+    assert work("aten::add", shapes, [FLOAT, FLOAT, "Scalar", FLOAT]).bytes == 12000
 
 
 def test_reduction_writes_what_is_left() -> None:
@@ -230,10 +234,10 @@ def test_layer_norm_reads_once_and_batch_norm_in_training_twice() -> None:
 
 
 def test_lists_have_no_work_until_their_dtype_is_known() -> None:
-    given = details([[[100], [200]], [[100], [200]], []], ["TensorList", "TensorList", "Scalar"])
+    lists = details([[[100], [200]], [[100], [200]], []], ["TensorList", "TensorList", "Scalar"])
 
-    assert operator_work("aten::_foreach_add_", given) is None
-    found = operator_work("aten::_foreach_add_", given, FLOAT)
+    assert operator_work("aten::_foreach_add_", lists) is None
+    found = operator_work("aten::_foreach_add_", lists, FLOAT)
     assert found is not None
     assert found.bytes == 3 * 4 * 300
 
@@ -270,10 +274,40 @@ def test_call_without_shapes_or_dtypes_has_no_work() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("True", True), ("-1", -1), ("0.", 0.0), ("[2, 2]", [2, 2]), ("[True, False]", [True, False]), ("", None), ("?", None)],
+    [
+        ("True", True),
+        ("-1", -1),
+        ("0.", 0.0),
+        ("[2, 2]", [2, 2]),
+        ("[True, False]", [True, False]),
+        ("", None),
+        ("?", None),
+    ],
 )
 def test_recorded_values(text: str, value: object) -> None:
     assert Inputs(details([[]], ["Scalar"], concrete=[text])).value(0) == value
+
+
+SIZES = st.lists(st.sampled_from([0, 1, 2, 3, 8, 64]), max_size=5)
+ARGUMENT = st.one_of(SIZES, st.lists(SIZES, max_size=3))
+DTYPE = st.sampled_from([*ELEMENT_BYTES, "Scalar", "ScalarList", "TensorList", "", "a new dtype"])
+TEXT = st.sampled_from(
+    ["", "True", "False", "-1", "0", "[0]", "[]", "[1, 1]", "[0, 0]", "[True]", "nan", "[[1]]", "15", "{}"]
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    name=st.sampled_from([f"aten::{name}" for name in (*MOVEMENT, *PRODUCT_OPERATORS)]),
+    shapes=st.lists(ARGUMENT, max_size=12),
+    dtypes=st.lists(DTYPE, max_size=12),
+    strides=st.one_of(st.none(), st.lists(ARGUMENT, max_size=12)),
+    concrete=st.one_of(st.none(), st.lists(TEXT, max_size=12)),
+)
+def test_no_recording_breaks_it(name: str, shapes: Any, dtypes: Any, strides: Any, concrete: Any) -> None:
+    found = operator_work(name, details(shapes, dtypes, strides, concrete), FLOAT)
+
+    assert found is None or (found.flops >= 0 and found.bytes >= 0)
 
 
 # Real files.

@@ -37,7 +37,7 @@ class Row:
     expected: str
     verdict: str = "-"
     confidence: str = "-"
-    line: int | None = None
+    line: str = "-"
     hand_ms: float = math.nan
     step_ms: float = math.nan
     predicted_ms: float = math.nan
@@ -120,7 +120,7 @@ def _row(workload: Workload, form: str, one: Mapping[str, Any], fixed: Mapping[s
         expected=expected,
         verdict=verdict["cause"],
         confidence=verdict["confidence"],
-        line=_line(findings, verdict["cause"]),
+        line=_line(findings, verdict["cause"], workload.expected_lines if form == "slow" else ()),
         hand_ms=one["step_ms"],
         step_ms=math.nan if report["steps"]["step_ms"] is None else report["steps"]["step_ms"],
         predicted_ms=predicted,
@@ -153,12 +153,12 @@ def _waiting(verdict: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) 
     return sorted(({str(verdict["cause"])} | found) & (WAITING | {"inconclusive"}))
 
 
-def _line(findings: Sequence[Mapping[str, Any]], cause: str) -> int | None:
-    for finding in findings:
-        if finding["cause"] == cause:
-            line = (finding.get("where") or {}).get("line")
-            return None if line is None else int(line)
-    return None
+def _line(findings: Sequence[Mapping[str, Any]], cause: str, expected: Sequence[int]) -> str:
+    """The line that the verdict's finding names; where it is not an expected one, both."""
+    line = next((((one.get("where") or {}).get("line")) for one in findings if one["cause"] == cause), None)
+    named = "-" if line is None else str(line)
+    wanted = " or ".join(map(str, expected))
+    return named if not expected or line in expected else f"{named}, not {wanted}"
 
 
 def _file(workload: Workload, form: str, file: Mapping[str, Any]) -> tuple[bool | None, list[str]]:

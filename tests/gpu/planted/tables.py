@@ -116,7 +116,7 @@ def _line(row: Row) -> str:
         row.form,
         row.expected,
         f"{row.verdict} ({row.confidence})",
-        "-" if row.line is None else str(row.line),
+        row.line,
         number(row.hand_ms),
         number(row.step_ms),
         number(row.predicted_ms),
