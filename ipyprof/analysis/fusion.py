@@ -17,7 +17,9 @@ from ipyprof.analysis.roofline import Roofline
 from ipyprof.analysis.work import MOVING, Work
 from ipyprof.trace.model import Int64, Trace
 
-SLOW_SHARE = 0.7  # a kernel on its own counts only where it reaches less than this of the bandwidth
+# A kernel on its own counts only where it reaches less than this of the bandwidth. On an H200: elementwise kernels of
+# one dtype 0.72 to 1.1; with casts 0.5 to 0.6, layout copies 0.3, layer norm 0.47, its backward 0.3, sums 0.2 to 0.7.
+SLOW_SHARE = 0.7
 LEAST_NS = 2_000.0  # no kernel is shorter
 PRODUCTS_BEFORE = 2  # the scores' product is one of the last two before the softmax (backward has two)
 

@@ -14,36 +14,23 @@ import enum
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ipyprof.analysis.intervals import coverage_before, inside, union
+from ipyprof.analysis.launched import (
+    LAUNCH_TO_START_NS,
+    QUEUE_DEPTH,
+    Act,
+    Bool,
+    Float,
+    acts,
+    launched_records,
+    without_queueing,
+)
 from ipyprof.analysis.steps import Steps
-from ipyprof.trace.kinds import DEVICE_KINDS, LINE_PREFIX, Kind, Role, copy_direction
+from ipyprof.trace.kinds import LINE_PREFIX, Kind, Role
 from ipyprof.trace.model import Int64, LiveRecord, Trace
 
-Float = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
-
-LAUNCH_TO_START_NS = 5_000  # a kernel starts this long after its call began, at the earliest
-IDLE_LATENCY_NS = 15_000  # a record that starts within this of its call was held up by the call alone
-GAP_CAP_NS = 20_000  # a longer pause of a stream that has work waits for something the file does not name
-DEPENDENCY_NS = 10_000  # a record that starts this close behind another stream's end waited for it
-STAGED_BYTES = 65_536  # pageable copies to the device up to this size return before they are done (CUDA's manual)
-CLOCK_JITTER_NS = 20_000  # host and device clocks agree this well at least
 MARK_EVENTS = 5  # a mark of a live run takes 15 to 50 us on either side of the range's edge, an event 2 to 6 us
-QUEUE_DEPTH = 1024  # launches that fit in the driver's queue
-PASSIVE_CALL_FACTOR = 10  # a launch call so many times the median, on a full queue, is waiting
-
-
-class Act(enum.IntEnum):
-    """What an item does when it is replayed."""
-
-    PLAIN = 0
-    LAUNCH = 1
-    SYNC_DEVICE = 2
-    SYNC_STREAM = 3
-    SYNC_RECORD = 4
-    BLOCKING_COPY = 5
 
 
 class Host(enum.IntEnum):
@@ -207,13 +194,13 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
     call_from, call_to = gap_to, np.maximum(end, gap_to)
     gap_operator = _overlap(operator_start, operator_end, gap_from, gap_to)
 
-    records = _records(trace, steps, outer, owner, calls, event)
+    records = launched_records(trace, steps, owner, calls, event)
     count = len(event)
     first = np.searchsorted(records.item, np.arange(count), side="left")
     last = np.searchsorted(records.item, np.arange(count), side="right")
-    act, target, wait = _acts(trace, role, event, start, end, first, last, records)
+    act, target, wait = acts(trace, role, event, start, end, first, last, records)
     own = np.maximum((call_to - call_from) - wait, 0.0).astype(np.float64)
-    own = _without_queueing(own, act, records, first)
+    own = without_queueing(own, act, records, first)
     call_host = np.full(count, Host.OTHER_CALL, np.int64)
     call_host[np.isin(role, (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY, Role.MEMSET))] = Host.LAUNCH
     waits = np.isin(role, (Role.SYNC_DEVICE, Role.SYNC_STREAM, Role.SYNC_EVENT)) | (act == Act.BLOCKING_COPY)
@@ -289,21 +276,6 @@ def loader_spans(trace: Trace, steps: Steps, live: LiveRecord | None, threads: I
     return union(start, end)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Records:
-    event: Int64
-    item: Int64
-    stream: Int64
-    start: Int64
-    end: Int64
-    idle: Bool
-    latency: Float
-    pause: Float
-    depends: Int64
-    ready: Float
-    launch_start: Int64
-
-
 def _overlap(start: Int64, end: Int64, begin: Int64, stop: Int64) -> Int64:
     return coverage_before(start, end, stop) - coverage_before(start, end, begin)
 
@@ -369,183 +341,6 @@ def _outermost(trace: Trace, calls: Int64) -> tuple[Int64, Int64, Int64]:
     return sorted_calls[outer], outer_role, owner
 
 
-def _records(trace: Trace, steps: Steps, outer: Int64, owner: Int64, calls: Int64, event: Int64) -> _Records:
-    """Device records launched in the window, by launching item, with how each one started."""
-    device = trace.select(*DEVICE_KINDS)
-    launch = steps.launch[device]
-    mine = np.isin(launch, calls) & (launch >= 0)
-    keys, stream_all = np.unique(
-        np.stack((trace.device[device].astype(np.int64), trace.stream[device])), axis=1, return_inverse=True
-    )
-    stream_all = np.asarray(stream_all).reshape(-1).astype(np.int64)
-    streams = max(keys.shape[1], 1)
-    before = _end_before(stream_all, trace.start_ns[device], trace.end_ns[device])
-    ready = np.full(streams, -np.inf)
-    opening = trace.start_ns[calls[0]] if len(calls) else steps.marks_ns[0]
-    for key in range(keys.shape[1]):
-        early = (stream_all == key) & ~mine & ((launch < 0) | (trace.start_ns[np.maximum(launch, 0)] < opening))
-        early &= trace.start_ns[device] < steps.marks_ns[-1]
-        if mine.any() and early.any():
-            ready[key] = float(trace.end_ns[device[early]].max())
-    item_of = np.full(len(trace), -1, np.int64)
-    item_of[event[event >= 0]] = np.flatnonzero(event >= 0)
-    item = item_of[owner[np.maximum(launch, 0)]]
-    keep = np.flatnonzero(mine & (item >= 0))
-    keep = keep[np.lexsort((trace.start_ns[device[keep]], item[keep]))]
-    chosen = device[keep]
-    start, end = trace.start_ns[chosen], trace.end_ns[chosen]
-    call_start = trace.start_ns[event[item[keep]]] if len(keep) else start
-    if len(keep):
-        # A graph is handed over at the end of its call, whose length CUPTI multiplies.
-        graph = trace.role[event[item[keep]]] == Role.GRAPH_LAUNCH
-        call_start = np.where(graph, trace.end_ns[event[item[keep]]], call_start)
-    previous = before[keep]
-    # A stream that ran dry before a launch can arrive is as good as idle: the launch, not the stream, set the start.
-    idle = (previous <= call_start + LAUNCH_TO_START_NS) & (start <= call_start + IDLE_LATENCY_NS)
-    idle |= previous <= call_start
-    latency = np.maximum(start - call_start, 0).astype(np.float64)
-    pause = np.clip(start - previous, -GAP_CAP_NS, GAP_CAP_NS).astype(np.float64)
-    depends = np.full(len(keep), -1, np.int64)
-    if streams > 1 and bool((trace.role == Role.STREAM_WAIT).any()):
-        depends = _dependencies(start, end, stream_all[keep], np.where(idle, call_start, previous), item[keep])
-        waited = depends >= 0
-        pause[waited] = (start[waited] - end[depends[waited]]).astype(np.float64)
-    return _Records(
-        event=chosen,
-        item=item[keep],
-        stream=stream_all[keep],
-        start=start,
-        end=end,
-        idle=idle,
-        latency=latency,
-        pause=pause,
-        depends=depends,
-        ready=ready,
-        launch_start=call_start,
-    )
-
-
-def _end_before(stream: Int64, start: Int64, end: Int64) -> Int64:
-    """(m,) int64: when the stream became free before each record, in the recording; far in the past for the first."""
-    order = np.lexsort((start, stream))
-    result = np.full(len(stream), np.iinfo(np.int64).min // 2, np.int64)
-    if len(order) == 0:
-        return result
-    span = int(end.max()) - int(start.min()) + 1
-    base = int(start.min())
-    shifted = end[order] - base + stream[order] * span
-    reach = np.maximum.accumulate(shifted)
-    same = np.concatenate(([False], stream[order][1:] == stream[order][:-1]))
-    previous = np.concatenate(([0], reach[:-1])) - stream[order] * span + base
-    result[order[same]] = previous[same]
-    return result
-
-
-def _dependencies(start: Int64, end: Int64, stream: Int64, could: Int64, item: Int64) -> Int64:
-    """(m,) int64: the record of another stream whose end each late record waited for, -1 = none.
-
-    The file does not name the event of a ``cudaStreamWaitEvent``; a record that starts late, right behind the end of
-    another stream's record that was launched earlier, waited for it.
-    """
-    depends = np.full(len(start), -1, np.int64)
-    by_end = np.argsort(end, kind="stable")
-    for index in np.flatnonzero(start - could > DEPENDENCY_NS):
-        at = int(np.searchsorted(end[by_end], start[index], side="right")) - 1
-        while at >= 0 and start[index] - end[by_end[at]] <= DEPENDENCY_NS:
-            other = int(by_end[at])
-            if stream[other] != stream[index] and item[other] < item[index]:
-                depends[index] = other
-                break
-            at -= 1
-    return depends
-
-
-def _acts(
-    trace: Trace,
-    role: Int64,
-    event: Int64,
-    start: Int64,
-    end: Int64,
-    first: Int64,
-    last: Int64,
-    records: _Records,
-) -> tuple[Int64, Int64, Float]:
-    """What each item does, what it waits for, and how long it waited in the recording."""
-    count = len(role)
-    act = np.where(last > first, Act.LAUNCH, Act.PLAIN).astype(np.int64)
-    target = np.full(count, -1, np.int64)
-    wait = np.zeros(count)
-    far = np.iinfo(np.int64).min // 2
-    latest = np.concatenate(([far], np.maximum.accumulate(records.end))) if len(records.end) else np.array([far])
-    partly = np.zeros(count, bool)
-    for index in np.flatnonzero(np.isin(role, (Role.SYNC_DEVICE, Role.FREE))):
-        if latest[first[index]] > end[index] + CLOCK_JITTER_NS:
-            # Work outlasted the call: it was for another device, or (cudaFreeAsync) waits for nothing.
-            partly[index] = True
-            continue
-        act[index] = Act.SYNC_DEVICE
-        wait[index] = min(max(int(latest[first[index]]) - int(start[index]), 0), int(end[index] - start[index]))
-    streams = len(records.ready)
-    per_stream = np.full((streams, len(records.end) + 1), far, np.int64)
-    for key in range(streams):
-        per_stream[key, 1:] = np.where(records.stream == key, records.end, far)
-    per_stream = np.maximum.accumulate(per_stream, axis=1)
-    for index in np.flatnonzero((role == Role.SYNC_STREAM) | partly):
-        ends = per_stream[:, first[index]]
-        possible = np.where(ends <= end[index] + 2_000, ends, far)
-        key = int(np.argmax(possible))
-        if possible[key] == far or (partly[index] and possible[key] <= start[index]):
-            continue
-        act[index], target[index] = Act.SYNC_STREAM, key
-        wait[index] = min(max(int(possible[key]) - int(start[index]), 0), int(end[index] - start[index]))
-    for index in np.flatnonzero(role == Role.SYNC_EVENT):
-        launched = records.end[: first[index]]
-        waited = np.flatnonzero((launched > start[index]) & (launched <= end[index] + 2_000))
-        if len(waited) == 0:
-            continue
-        target[index] = int(waited[np.argmax(launched[waited])])
-        act[index] = Act.SYNC_RECORD
-        wait[index] = min(max(int(records.end[target[index]]) - int(start[index]), 0), int(end[index] - start[index]))
-    for index in np.flatnonzero((role == Role.COPY) & (last == first + 1)):
-        record = int(first[index])
-        within = records.start[record] >= start[index] - 1_000 and records.end[record] <= end[index] + 1_000
-        if within and _blocks(trace, int(records.event[record]), int(event[index])):
-            act[index] = Act.BLOCKING_COPY
-            # Own time of a blocking copy is its tail; the way to its start is the record's latency or pause.
-            wait[index] = max(int(records.end[record]) - int(start[index]), 0)
-    return act, target, wait
-
-
-def _blocks(trace: Trace, record: int, call: int) -> bool:
-    """Whether a copy holds its call until it is done.
-
-    Small host to device copies from pageable memory are staged in the call and run later, although by chance one may
-    lie inside it.
-    """
-    if not trace.names[trace.name[call]].endswith("Async"):
-        return True
-    direction, pageable = copy_direction(trace.names[trace.name[record]])
-    if pageable is False or direction == "DtoD":
-        return False
-    detail = trace.detail_of(record)
-    moved = detail.moved_bytes if detail is not None else None
-    return direction == "DtoH" or moved is None or moved > STAGED_BYTES
-
-
-def _without_queueing(own: Float, act: Int64, records: _Records, first: Int64) -> Float:
-    """``own`` with the waiting of launch calls on a full queue taken out."""
-    launches = act == Act.LAUNCH
-    if not launches.any() or len(records.start) < QUEUE_DEPTH // 2:
-        return own
-    median = float(np.median(own[launches]))
-    started = np.searchsorted(np.sort(records.start), records.launch_start, side="right")
-    outstanding = np.arange(len(records.start)) - started
-    full = np.zeros(len(own), bool)
-    has = np.flatnonzero(launches & (first < len(records.start)))
-    full[has] = outstanding[first[has]] >= 0.8 * QUEUE_DEPTH
-    return np.where(launches & full & (own > PASSIVE_CALL_FACTOR * median), median, own)
-
-
 def _line_changes(trace: Trace, steps: Steps, live: LiveRecord | None) -> tuple[Int64, Int64]:
     """Instants at which the running line of the cell changes, and the line from then on (0 = none)."""
     lines = trace.select(Kind.LINE)
@@ -575,3 +370,16 @@ def _line_changes(trace: Trace, steps: Steps, live: LiveRecord | None) -> tuple[
         at.append(stack.pop()[0])
         running.append(stack[-1][1] if stack else between)
     return np.asarray(at, np.int64), np.asarray(running, np.int64)
+
+
+__all__ = [
+    "LAUNCH_TO_START_NS",
+    "Act",
+    "Bool",
+    "Float",
+    "Host",
+    "Program",
+    "build_program",
+    "loader_spans",
+    "without_marks",
+]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from tests.gpu.workloads import REDUCED, Workload
 
 ROOT = Path(__file__).resolve().parents[3]
 POLL_S = 0.2
+START_S = 120.0  # a worker that has not begun its first loop
 
 
 def chosen(half: str, shard: str, only: Sequence[str]) -> list[Workload]:
@@ -89,8 +89,9 @@ class Suite:
                 if at != seen:
                     seen, since = at, time.monotonic()
                     self._collect(names)
-                if time.monotonic() - since > self._loop_seconds:
-                    reason = f"took longer than {self._loop_seconds:.0f} s"
+                allowed = self._loop_seconds if seen else START_S
+                if time.monotonic() - since > allowed:
+                    reason = f"took longer than {allowed:.0f} s"
                 elif time.monotonic() > self._until:
                     reason = "the time was up"
         finally:
@@ -100,6 +101,12 @@ class Suite:
             log.close()
         self._collect(names)
         left = [name for name in names if name not in self.loops]
+        if left:
+            print((self.out / "worker.log").read_text()[-2000:], flush=True)
+        if left and not seen:  # the next would not start either
+            for name in left:
+                self._take(name, {"name": name, "forms": {}, "error": reason or "the worker did not start"})
+            return []
         if left:
             broken = seen if seen in left else left[0]
             reason = reason or f"the worker ended with {process.returncode}"
@@ -123,17 +130,6 @@ class Suite:
                 f"file {row.file_verdict:17} {words}",
                 flush=True,
             )
-
-
-def machine() -> dict[str, str]:
-    """What the suite runs on, asked in a process of its own so that this one holds no GPU memory."""
-    code = (
-        "import torch; print(torch.__version__); "
-        "print(torch.cuda.get_device_name() if torch.cuda.is_available() else 'CPU')"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
-    version, device = [*told.splitlines(), "", ""][:2]
-    return {"device": device, "torch": version, "python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
 
 
 def main() -> int:
@@ -169,7 +165,9 @@ def main() -> int:
     try:
         suite.run(loops)
     finally:
-        results = {"machine": machine(), "seconds": time.monotonic() - begun, "loops": suite.loops}
+        machine = out / "machine.json"
+        told = json.loads(machine.read_text()) if machine.exists() else {}
+        results = {"machine": told, "seconds": time.monotonic() - begun, "loops": suite.loops}
         (out / "results.json").write_text(json.dumps(results))
         text = page(results, f"Planted suite, {arguments.half or 'tuning'}, shard {arguments.shard}")
         (out / "RESULTS.md").write_text(text)

@@ -15,6 +15,7 @@ import gzip
 import importlib.util
 import io
 import json
+import platform
 import sys
 import tempfile
 import time
@@ -52,6 +53,7 @@ def main() -> None:
     out: Path = arguments.out.resolve()
     (out / "loops").mkdir(parents=True, exist_ok=True)
     (out / "traces").mkdir(parents=True, exist_ok=True)
+    (out / "machine.json").write_text(json.dumps(machine()))
     shell = new_shell()
     known = {one.name: one for one in PLANTED}
     for name in arguments.names:
@@ -62,6 +64,16 @@ def main() -> None:
         part = out / "loops" / f"{name}.part"
         part.write_text(json.dumps(found))
         part.replace(out / "loops" / f"{name}.json")
+
+
+def machine() -> dict[str, str]:
+    """What the loops run on."""
+    return {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
 
 
 def new_shell() -> Any:
@@ -127,8 +139,9 @@ def forms(workload: Workload) -> Iterator[tuple[str, str, str]]:
 
 
 def measure_form(shell: Any, workload: Workload, form: str, loop: str, traces: Path) -> dict[str, Any]:
-    """Hand timings, the report, and what ``load`` says of the trace without our key."""
-    hand = [hand_ms(shell, workload, loop)]
+    """Hand timings (a variant has one), the report, and what ``load`` says of the trace without our key."""
+    pair = form in workload.forms()
+    hand = [hand_ms(shell, workload, loop)] if pair else []
     trace = traces / f"{workload.name}.{form}.json.gz"
     shell.user_ns.pop("report", None)
     run_cell(shell, f"%%gpuprofile -q -o report --trace {trace} {workload.options}\n{loop}")
