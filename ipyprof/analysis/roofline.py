@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,11 +12,8 @@ from ipyprof.analysis.ceilings import Ceilings, ceilings_of
 from ipyprof.analysis.operators import Flags, OperatorTable
 from ipyprof.analysis.work import PRODUCTS, Work, operator_work
 from ipyprof.trace.kinds import Kind, copy_direction
-from ipyprof.trace.model import Int64, Trace
+from ipyprof.trace.model import Int64, LiveRecord, Trace
 from ipyprof.trace.tensor_cores import NO, NONE, UNKNOWN, YES, tensor_core_evidence
-
-if TYPE_CHECKING:
-    from ipyprof.analysis.profile import Profile
 
 PROOF = 1.15  # FLOP/s over this many times the peak without Tensor Cores prove them: cards run over their listed clock
 NEAR_SHARE = 0.1  # reaching less than this of both ceilings, neither bounds the operator: latency does
@@ -117,30 +113,26 @@ class Roofline:
     kernel_bound: Mapping[str, str]
 
 
-def roofline(profile: Profile) -> Roofline:
-    """The roofline of a profile. Linear in the device records; compute it once per report."""
-    device = profile.breakdown.device if profile.breakdown is not None else -1
-    name = device_name(profile, device)
-    return roofline_of(profile.trace, profile.operators, ceilings_of(name), name, profile.step_ns)
-
-
-def device_name(profile: Profile, device: int) -> str:
+def device_name(trace: Trace, live: LiveRecord | None, device: int) -> str:
     """What the file, or else the live run, calls this device; empty = not known.
 
     A process that sees one device by another number has it under that number in the list: where all have one name, it
     is that one.
     """
-    names = {info.index: info.name for info in profile.trace.devices}
-    if profile.live is not None:
-        names |= {int(index): name for index, name in profile.live.device_names.items()}
+    names = {info.index: info.name for info in trace.devices}
+    if live is not None:
+        names |= {int(index): name for index, name in live.device_names.items()}
     one = set(names.values())
     return names.get(device, one.pop() if len(one) == 1 else "")
 
 
-def roofline_of(
-    trace: Trace, operators: OperatorTable, ceilings: Ceilings | None, device: str, step_ns: float | None
-) -> Roofline:
-    """The roofline of the device work that the operator table holds."""
+def roofline(trace: Trace, operators: OperatorTable, device: str, step_ns: float | None) -> Roofline:
+    """The roofline of the device work that the operator table holds. Linear in the device records.
+
+    Args:
+        device: the device's name; empty = not known.
+    """
+    ceilings = ceilings_of(device)
     records = np.flatnonzero(operators.row >= 0)
     names = {name: tensor_core_evidence(trace.names[name]) for name in np.unique(trace.name[records]).tolist()}
     call = np.full(len(trace), -1, np.int64)

@@ -7,15 +7,14 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ipyprof.analysis.profile import FILE_COST_NS, Profile
+from ipyprof.analysis.lines import record_lines
+from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
-from ipyprof.analysis.replay import replay
 from ipyprof.analysis.roofline import CallGroup, Roofline
 from ipyprof.diagnosis.finding import Finding, Site, Where
-from ipyprof.diagnosis.judge import NS_PER_MS, Gain, gain_of, is_found, top_lines, unknown
+from ipyprof.diagnosis.judge import NS_PER_MS, Gain, is_found, top_lines, unknown
 
 MOST_SITES = 8
-SAME_STEP = 0.01  # two replays within this share have the same step
 
 
 def no_ceilings(cause: str, roof: Roofline) -> Finding:
@@ -23,21 +22,6 @@ def no_ceilings(cause: str, roof: Roofline) -> Finding:
     if roof.device:
         return unknown(cause, f"{roof.device} is not in the table of ceilings")
     return unknown(cause, "the file does not name the device, so that its ceilings are not known")
-
-
-def device_gain(profile: Profile, edited: Program) -> Gain:
-    """What less device work would recover.
-
-    Where the device is the limit, the baseline says nothing of how fast the host is: solving for it stops as soon as
-    the host is no slower than the device, and the replay would find nothing to gain. There the usual cost of recording
-    an event is taken.
-    """
-    assert profile.program is not None and profile.replayed is not None
-    if profile.cost_ns < FILE_COST_NS:
-        free = replay(profile.program, FILE_COST_NS, once=profile.once)
-        if abs(free.step_ns - profile.replayed.step_ns) <= SAME_STEP * profile.replayed.step_ns:
-            profile = replace(profile, cost_ns=FILE_COST_NS, replayed=free)
-    return gain_of(profile, edited)
 
 
 def scaled(program: Program, roof: Roofline, remaining: npt.NDArray[np.float64]) -> Program:
@@ -60,10 +44,8 @@ def device_where(
 
 
 def record_where(profile: Profile, program: Program, chosen: npt.NDArray[np.bool_], *, operator: str) -> Where:
-    """The line of the cell that launches most of the ``chosen`` (m,) records' time, with the operator."""
-    line = np.zeros(len(program.record), np.int64)
-    for item in np.flatnonzero(program.last > program.first).tolist():
-        line[program.first[item] : program.last[item]] = program.call_line[item]
+    """The line that most of the ``chosen`` (m,) records' time belongs to, backward work to its forward's."""
+    line = record_lines(profile.trace, profile.steps, program)
     lines = top_lines(line[chosen], program.dur[chosen])
     return Where(operator=operator, line=lines[0] if lines else None)
 

@@ -7,10 +7,9 @@ import numpy as np
 from ipyprof.analysis.fusion import ATTENTION, CHAIN, LAYOUT, Chain, chains, factors
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
-from ipyprof.analysis.roofline import roofline
-from ipyprof.diagnosis.device_work import device_gain, no_ceilings, record_where, scaled_records, sites
+from ipyprof.diagnosis.device_work import no_ceilings, record_where, scaled_records, sites
 from ipyprof.diagnosis.finding import Finding
-from ipyprof.diagnosis.judge import NS_PER_MS, absent, judged, unknown
+from ipyprof.diagnosis.judge import NS_PER_MS, absent, gain_of, judged, unknown
 from ipyprof.formatting import percent_short, size_text, time_text
 
 CAUSE = "memory_bound"
@@ -20,7 +19,7 @@ SHOWN_OPERATORS = 4
 
 def edit(profile: Profile, program: Program) -> Program:
     """Each chain reads its inputs once and writes its outputs once, at the bandwidth that the device reaches."""
-    found = chains(profile.trace, roofline(profile), profile.steps.step)
+    found = chains(profile.trace, profile.roofline, profile.steps.step)
     return scaled_records(program, factors(profile.trace, found)) if found else program
 
 
@@ -28,7 +27,7 @@ def find(profile: Profile) -> Finding:
     """Whether the step is shorter when kernels that only move bytes are one kernel per chain."""
     program = profile.program
     assert program is not None
-    roof = roofline(profile)
+    roof = profile.roofline
     if roof.ceilings is None:
         return no_ceilings(CAUSE, roof)
     if roof.known_share == 0.0:
@@ -36,7 +35,7 @@ def find(profile: Profile) -> Finding:
     found = chains(profile.trace, roof, profile.steps.step)
     if not found:
         return absent(profile, CAUSE, "no chain of kernels that one kernel would shorten")
-    gain = device_gain(profile, scaled_records(program, factors(profile.trace, found)))
+    gain = gain_of(profile, scaled_records(program, factors(profile.trace, found)))
     ranked = _ranked(profile, found)
     steps = profile.operators.steps
     spent = sum(chain.device_ns for chain in found) / steps / NS_PER_MS

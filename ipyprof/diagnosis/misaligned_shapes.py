@@ -10,11 +10,11 @@ from ipyprof.analysis.ceilings import Ceilings
 from ipyprof.analysis.products import product_work
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
-from ipyprof.analysis.roofline import CallGroup, Roofline, roof_ns, roofline
+from ipyprof.analysis.roofline import CallGroup, Roofline, roof_ns
 from ipyprof.analysis.work import Product, Work
-from ipyprof.diagnosis.device_work import device_gain, device_where, group_sites, no_ceilings, scaled
+from ipyprof.diagnosis.device_work import device_where, group_sites, no_ceilings, scaled
 from ipyprof.diagnosis.finding import Finding
-from ipyprof.diagnosis.judge import NS_PER_MS, absent, judged, unknown
+from ipyprof.diagnosis.judge import NS_PER_MS, absent, gain_of, judged, unknown
 from ipyprof.formatting import percent_short, time_text
 from ipyprof.trace.tensor_cores import NO, YES, loads_unaligned
 
@@ -42,7 +42,7 @@ class _Badly:
 
 def edit(profile: Profile, program: Program) -> Program:
     """Those products take the time of the padded shape at the rate that the device reaches."""
-    roof = roofline(profile)
+    roof = profile.roofline
     return _edited(program, roof, _badly(roof))
 
 
@@ -50,7 +50,7 @@ def find(profile: Profile) -> Finding:
     """Whether the step is shorter when the sizes of products are padded."""
     program = profile.program
     assert program is not None
-    roof = roofline(profile)
+    roof = profile.roofline
     if roof.ceilings is None:
         return no_ceilings(CAUSE, roof)
     if not any(group.work is not None and group.work.product is not None for group in roof.groups):
@@ -58,7 +58,7 @@ def find(profile: Profile) -> Finding:
     found = _badly(roof)
     if not found:
         return absent(profile, CAUSE, "no product that is well below its ceiling has a size that loads badly")
-    gain = device_gain(profile, _edited(program, roof, found))
+    gain = gain_of(profile, _edited(program, roof, found))
     groups = [roof.groups[each.group] for each in found]
     first, worst = groups[0], found[0]
     steps = profile.operators.steps

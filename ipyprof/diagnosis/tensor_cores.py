@@ -9,10 +9,10 @@ import numpy as np
 from ipyprof.analysis.ceilings import Ceilings
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
-from ipyprof.analysis.roofline import CallGroup, Roofline, roof_ns, roofline
-from ipyprof.diagnosis.device_work import device_gain, device_where, group_sites, no_ceilings, scaled
+from ipyprof.analysis.roofline import CallGroup, Roofline, roof_ns
+from ipyprof.diagnosis.device_work import device_where, group_sites, no_ceilings, scaled
 from ipyprof.diagnosis.finding import Finding
-from ipyprof.diagnosis.judge import NS_PER_MS, absent, judged, unknown
+from ipyprof.diagnosis.judge import NS_PER_MS, absent, gain_of, judged, unknown
 from ipyprof.formatting import percent_short, time_text
 from ipyprof.trace.tensor_cores import NO, UNKNOWN
 
@@ -32,7 +32,7 @@ class _Slow:
 
 def edit(profile: Profile, program: Program) -> Program:
     """Those products take their least time in 16 bits: autocast's dtype, what the advice names first."""
-    roof = roofline(profile)
+    roof = profile.roofline
     slow = _slow(roof)
     if slow is None or roof.ceilings is None:
         return program
@@ -43,7 +43,7 @@ def find(profile: Profile) -> Finding:
     """Whether the step is shorter when float32 products run on Tensor Cores."""
     program = profile.program
     assert program is not None
-    roof = roofline(profile)
+    roof = profile.roofline
     ceilings = roof.ceilings
     if ceilings is None:
         return no_ceilings(CAUSE, roof)
@@ -57,7 +57,7 @@ def find(profile: Profile) -> Finding:
     if slow is None:
         return _none_seen(profile, roof)
     groups = [roof.groups[at] for at in slow.groups]
-    gain = device_gain(profile, _edited(program, roof, slow, ceilings))
+    gain = gain_of(profile, _edited(program, roof, slow, ceilings))
     spent_ns = sum(group.device_ns for group in groups) / profile.operators.steps
     flops = sum(group.work.flops * group.calls for group in groups if group.work is not None)
     rate = flops / sum(group.device_ns for group in groups) / 1e3

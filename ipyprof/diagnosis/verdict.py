@@ -6,15 +6,28 @@ from types import ModuleType
 
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
-from ipyprof.diagnosis import allocator, cpu_bound, data_loading, host_sync, launch_bound, thresholds, transfer
+from ipyprof.diagnosis import (
+    allocator,
+    cpu_bound,
+    data_loading,
+    host_sync,
+    launch_bound,
+    memory_bound,
+    misaligned_shapes,
+    tensor_cores,
+    thresholds,
+    transfer,
+)
 from ipyprof.diagnosis.confidence import confidence
 from ipyprof.diagnosis.finding import Finding, Verdict, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, gain_of, least_share, unknown
-from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, headline, healthy_headline
-from ipyprof.formatting import percent_short
+from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, device_bound, headline, healthy_headline
+from ipyprof.formatting import percent_short, time_text
 from ipyprof.trace.kinds import Kind
 
-CAUSES: tuple[ModuleType, ...] = (data_loading, host_sync, allocator, transfer, cpu_bound, launch_bound)
+WAITING: tuple[ModuleType, ...] = (data_loading, host_sync, allocator, transfer, cpu_bound, launch_bound)
+GPU_WORK: tuple[ModuleType, ...] = (tensor_cores, misaligned_shapes, memory_bound)
+CAUSES = (*WAITING, *GPU_WORK)
 """Each has CAUSE, ``find(profile)`` and ``edit(profile, program)``. A new cause is a new file and a row here."""
 
 RESIDUAL = launch_bound.CAUSE
@@ -104,7 +117,17 @@ def _verdict(profile: Profile, findings: list[Finding]) -> Verdict:
 
 
 def _dominant(profile: Profile, found: list[Finding]) -> Finding:
-    """The finding that heads the verdict: a specific cause before the residual one where it is large enough."""
+    """The finding that heads the verdict: the largest gain, of the GPU's own work or of what it waits for."""
+    working = {module.CAUSE for module in GPU_WORK}
+    waits = [finding for finding in found if finding.cause not in working]
+    candidates = [finding for finding in found if finding.cause in working]
+    if waits:
+        candidates.insert(0, _dominant_wait(profile, waits))
+    return max(candidates, key=lambda finding: finding.recoverable_ms or 0.0)
+
+
+def _dominant_wait(profile: Profile, found: list[Finding]) -> Finding:
+    """Of what the GPU waits for, a specific cause before the residual one where it is large enough."""
     assert profile.step_ns is not None
     residual = next((finding for finding in found if finding.cause == RESIDUAL), None)
     specific = sorted((f for f in found if f.cause != RESIDUAL), key=lambda f: -(f.recoverable_ms or 0.0))
@@ -135,7 +158,7 @@ def _next(profile: Profile, main: Finding) -> tuple[str | None, str]:
             best, best_gain = other.CAUSE, gain
     if best is None or best_gain is None:
         return None, "then the GPU's own work"
-    return best, f"then {NEXT_NAMES[best]}"
+    return best, f"then {NEXT_NAMES[best]} at {time_text(best_gain.step_ns / NS_PER_MS)}"
 
 
 def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:
@@ -155,7 +178,7 @@ def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:
         cause="compute_bound",
         headline=healthy_headline(profile, busy),
         advice="Change nothing in the loop. To go faster, give the GPU less work: a smaller model, a lower precision.",
-        bound="GPU-bound (compute or bandwidth)",
+        bound=device_bound(profile),
         recoverable_ms=(profile.step_ns - remaining) / NS_PER_MS,
         predicted_step_ms=remaining / NS_PER_MS,
         speedup_bound=profile.step_ns / max(remaining, 1.0),

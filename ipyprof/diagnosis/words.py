@@ -13,6 +13,9 @@ BOUND_OF = {
     "transfer": "IO-bound (copies between host and GPU)",
     "cpu_bound": "CPU-bound (Python)",
     "launch_bound": "CPU-bound (launches)",
+    "tensor_cores": "GPU-bound (compute)",
+    "misaligned_shapes": "GPU-bound (compute)",
+    "memory_bound": "GPU-bound (bandwidth)",
 }
 NEXT_NAMES = {
     "data_loading": "data loading",
@@ -21,6 +24,9 @@ NEXT_NAMES = {
     "transfer": "copies",
     "cpu_bound": "Python",
     "launch_bound": "launches",
+    "tensor_cores": "products without Tensor Cores",
+    "misaligned_shapes": "badly tiled products",
+    "memory_bound": "unfused kernels",
 }
 
 
@@ -49,7 +55,26 @@ def headline(profile: Profile, finding: Finding) -> str:
         return f"{waiting} for Python: {cost}; without it, {best}."
     if finding.cause == "launch_bound":
         return f"The GPU waits for launches of short kernels: {cost}; one launch for all makes it {best}."
+    works = place or "The GPU"
+    if finding.cause == "tensor_cores":
+        return f"{works} multiplies in float32 without Tensor Cores: {cost}; if not intended, {best} in 16 bits."
+    if finding.cause == "misaligned_shapes":
+        return f"{works} multiplies sizes that tile badly: {cost}; padded, it may be {best}."
+    if finding.cause == "memory_bound":
+        # Fusing does more than the edit: what the chains leave in registers is not counted.
+        return f"{works} moves bytes that fused kernels would not: {cost}; fused, at least {best[8:]}."
     return f"The GPU is held back by {finding.cause}: {cost}; without it, {best}."
+
+
+def device_bound(profile: Profile) -> str:
+    """Which of the GPU's ceilings most of its time is held against, in the words people ask for."""
+    time = {"compute": 0, "memory": 0}
+    for row in profile.roofline.rows:
+        if row.bound in time:
+            time[row.bound] += row.device_ns
+    if not any(time.values()):
+        return "GPU-bound (compute or bandwidth)"
+    return "GPU-bound (compute)" if time["compute"] >= time["memory"] else "GPU-bound (bandwidth)"
 
 
 def healthy_headline(profile: Profile, busy: float) -> str:

@@ -158,7 +158,14 @@ def _utilization(profile: Profile) -> Utilization:
     covered = profile.kernels.covered_sm_ns
     busy = whole.parts["kernel"] / step
     share = None if covered is None else min(covered / profile.kernels.steps / step, busy)
-    return Utilization(nvml=nvml, kernel_busy=busy, sm_coverage=share)
+    tensor_core = profile.roofline.tensor_core_share
+    return Utilization(
+        nvml=nvml,
+        kernel_busy=busy,
+        sm_coverage=share,
+        mfu=profile.roofline.mfu,
+        tensor_core=None if tensor_core is None else min(tensor_core, busy),
+    )
 
 
 def _operators(profile: Profile) -> tuple[Operator, ...]:
@@ -169,6 +176,12 @@ def _operators(profile: Profile) -> tuple[Operator, ...]:
         order.sort(key=lambda at: (-table.rows[at].self_host_ns, table.rows[at].name))
     rows = [Operator(**fields) for fields in views.operator_dicts((table.rows[at] for at in order), steps, gpu=gpu)]
     program, replayed = profile.program, profile.replayed
+    if gpu:
+        roofs = [profile.roofline.rows[at] for at in order]
+        rows = [
+            replace(row, bound=row.bound if row.bound != "unknown" else roof.bound, tensor_core=roof.tensor_core)
+            for row, roof in zip(rows, roofs, strict=True)
+        ]
     if gpu and program is not None and replayed is not None:
         shares = amdahl_shares(profile.trace, program, replayed, profile.cost_ns, table, TOP, once=profile.once)
         rows[: len(shares)] = [replace(row, amdahl_share=share) for row, share in zip(rows, shares, strict=False)]
@@ -182,8 +195,8 @@ def _kernels(profile: Profile) -> tuple[Kernel, ...]:
             name=row.name,
             calls=row.calls / steps,
             device_ms=row.device_ns / steps / MS,
-            tensor_core=row.tensor_core,
-            bound=row.bound,
+            tensor_core=profile.roofline.kernel_tensor_core.get(row.name, row.tensor_core),
+            bound=row.bound if row.bound != "unknown" else profile.roofline.kernel_bound.get(row.name, "unknown"),
             est_occupancy=row.est_occupancy,
         )
         for row in profile.kernels.rows

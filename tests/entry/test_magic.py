@@ -357,7 +357,10 @@ def test_run_keeps_nothing_of_the_cell_alive(shell: InteractiveShell) -> None:
 
 def test_report_appears_while_the_loop_goes_on(shell: InteractiveShell) -> None:
     # given a long loop that looks at the history
-    cell = "%%gpuprofile -q\nimport ipyprof\nseen = None\nfor i in range(60):\n    x = torch.tanh(x @ x)\n    {}\n"
+    cell = (
+        "%%gpuprofile -q\nimport ipyprof, time\nseen = None\n"
+        "for i in range(60):\n    x = torch.tanh(x @ x)\n    time.sleep(0.02)\n    {}\n"
+    )
     look = "seen = i if seen is None and ipyprof.last_report() is not None else seen"
     # when it ran, then the report was there before its end; with --at-end it was not
     run(shell, cell.format(look))

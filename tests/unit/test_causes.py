@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
+from ipyprof.analysis import profile as profile_module
 from ipyprof.analysis.profile import Profile, analyse
 from ipyprof.diagnosis import allocator, cpu_bound, data_loading, host_sync, launch_bound, transfer
 from ipyprof.diagnosis.finding import Finding
 from tests.machine import Machine, live
+
+
+@pytest.fixture(autouse=True)
+def recording_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the device is the limit the usual cost of recording is taken; in these steps there is none."""
+    monkeypatch.setattr(profile_module, "FILE_COST_NS", 0.0)
+
 
 SOURCE = "%%gpuprofile\nfor x in loader:\n    y = model(x)\n    total += y.item()\n    torch.cuda.empty_cache()\n"
 

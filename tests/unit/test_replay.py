@@ -416,7 +416,8 @@ def test_steady_state_of_three_recorded_steps_is_that_of_a_long_run(body: list[t
 
     step = replay(program).step_ns / 1000
 
-    assert step == pytest.approx((ends[39] - ends[19]) / 20, abs=1 + 0.01 * step)
+    # Whether a pause of 1 us lies between two records depends on which of host and stream came first there.
+    assert step == pytest.approx((ends[39] - ends[19]) / 20, abs=1 + 0.01 * step + len(body))
 
 
 @settings(max_examples=100, deadline=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipyprof.analysis.profile import analyse
-from ipyprof.analysis.roofline import RooflineRow, list_dtype, roofline
+from ipyprof.analysis.roofline import RooflineRow, list_dtype
 from tests.device_work import BF16, FLOAT, HALF, Call, elementwise, product, recorded
 from tests.shared_traces import shared_trace
 
@@ -15,7 +15,7 @@ SGEMM = "ampere_sgemm_128x128_nn"
 
 def row(*calls: Call, **known: object) -> RooflineRow:
     profile = recorded(calls, **known)  # type: ignore[arg-type]
-    return next(row for row in roofline(profile).rows if row.name == calls[0].name)
+    return next(row for row in profile.roofline.rows if row.name == calls[0].name)
 
 
 def test_row_sums_work_over_its_calls_and_steps() -> None:
@@ -53,7 +53,7 @@ def test_operator_far_from_both_ceilings_is_bound_by_neither() -> None:
 
 
 def test_device_that_is_not_known_has_no_bounds_and_no_mfu() -> None:
-    found = roofline(recorded([product(4096, 4096, 4096, 200, NVJET)], device="NVIDIA H2000"))
+    found = recorded([product(4096, 4096, 4096, 200, NVJET)], device="NVIDIA H2000").roofline
 
     assert (found.ceilings, found.device, found.mfu, found.mfu_text) == (None, "NVIDIA H2000", None, "")
     assert (found.rows[0].bound, found.rows[0].roof_ns) == ("unknown", None)
@@ -77,7 +77,7 @@ def test_copies_over_the_link_are_not_the_operators_work() -> None:
 
 def test_mfu_is_the_steps_products_against_the_dense_peak() -> None:
     # 4096³ in 199 us and a pause of 1 us: a step of 200 us.
-    found = roofline(recorded([product(4096, 4096, 4096, 199, NVJET)]))
+    found = recorded([product(4096, 4096, 4096, 199, NVJET)]).roofline
 
     assert found.mfu == pytest.approx(2 * 4096**3 / (200e-6 * 989.4e12))
     assert found.mfu_text == "bf16 dense peak 989 TFLOP/s (NVIDIA H200 data sheet)"
@@ -86,11 +86,11 @@ def test_mfu_is_the_steps_products_against_the_dense_peak() -> None:
 def test_mfu_is_held_against_the_dtype_of_most_operations() -> None:
     calls = [product(4096, 4096, 4096, 2700, SGEMM, FLOAT), product(512, 512, 512, 5, NVJET)]
 
-    assert roofline(recorded(calls)).mfu_text.startswith("fp32 dense peak 67 TFLOP/s")
+    assert recorded(calls).roofline.mfu_text.startswith("fp32 dense peak 67 TFLOP/s")
 
 
 def test_mfu_counts_no_elementwise_operations() -> None:
-    assert roofline(recorded([elementwise("aten::mul", 64_000_000, 121)])).mfu is None
+    assert recorded([elementwise("aten::mul", 64_000_000, 121)]).roofline.mfu is None
 
 
 # Tensor Cores.
@@ -99,12 +99,12 @@ def test_mfu_counts_no_elementwise_operations() -> None:
 def test_tensor_core_share_is_of_the_step() -> None:
     calls = [product(4096, 4096, 4096, 199, NVJET), elementwise("aten::mul", 64_000_000, 199)]
 
-    assert roofline(recorded(calls)).tensor_core_share == pytest.approx(199 / 400)
+    assert recorded(calls).roofline.tensor_core_share == pytest.approx(199 / 400)
 
 
 def test_rate_over_the_plain_peak_proves_use_where_the_name_does_not_tell() -> None:
     # 687 TFLOP/s in bfloat16, where the other units reach 134.
-    found = roofline(recorded([product(4096, 4096, 4096, 200, "my_kernel")]))
+    found = recorded([product(4096, 4096, 4096, 200, "my_kernel")]).roofline
 
     assert found.rows[0].tensor_core == "yes"
     assert found.kernel_tensor_core["my_kernel"] == "yes"
@@ -112,14 +112,14 @@ def test_rate_over_the_plain_peak_proves_use_where_the_name_does_not_tell() -> N
 
 
 def test_rate_below_the_plain_peak_proves_nothing() -> None:
-    found = roofline(recorded([product(4096, 4096, 4096, 2000, "my_kernel")]))
+    found = recorded([product(4096, 4096, 4096, 2000, "my_kernel")]).roofline
 
     assert found.rows[0].tensor_core == "unknown"
     assert found.tensor_core_share is None
 
 
 def test_float32_over_its_plain_peak_runs_in_tf32() -> None:
-    found = roofline(recorded([product(4096, 4096, 4096, 500, "my_kernel", FLOAT)]))
+    found = recorded([product(4096, 4096, 4096, 500, "my_kernel", FLOAT)]).roofline
 
     assert (found.rows[0].tensor_core, found.groups[0].unit) == ("yes", "tf32")
 
@@ -141,7 +141,7 @@ def test_helpers_do_not_hide_what_the_main_kernel_shows() -> None:
 
 def test_kernels_are_bound_by_what_their_calls_are() -> None:
     calls = [product(4096, 4096, 4096, 200, NVJET), elementwise("aten::mul", 64_000_000, 121)]
-    found = roofline(recorded(calls))
+    found = recorded(calls).roofline
 
     assert found.kernel_bound == {NVJET: "compute", calls[1].kernel: "memory"}
 
@@ -163,7 +163,7 @@ def test_element_type_of_lists_comes_from_the_kernels_name(kernel: str, dtype: s
 
 
 def test_real_elementwise_file_reaches_under_half_of_its_bandwidth() -> None:
-    found = roofline(analyse(shared_trace("tracelens/elem_01_add_poor_bw.json.gz")))
+    found = analyse(shared_trace("tracelens/elem_01_add_poor_bw.json.gz")).roofline
 
     add = next(row for row in found.rows if row.name == "aten::add")
     assert add.achieved_bandwidth == pytest.approx(1.91e12, rel=0.01)
@@ -171,7 +171,7 @@ def test_real_elementwise_file_reaches_under_half_of_its_bandwidth() -> None:
 
 
 def test_real_mixture_of_experts_uses_tensor_cores_and_is_far_from_every_ceiling() -> None:
-    found = roofline(analyse(shared_trace("tracelens/moe_nv_01_many_experts_few_tokens.json.gz")))
+    found = analyse(shared_trace("tracelens/moe_nv_01_many_experts_few_tokens.json.gz")).roofline
 
     rows = {row.name: row for row in found.rows}
     assert {rows[name].tensor_core for name in ("aten::bmm", "aten::mm")} == {"yes"}
