@@ -9,7 +9,7 @@ import numpy as np
 from ipyprof.analysis.intervals import coverage_before, union
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Float, Host, Program
-from ipyprof.diagnosis import thresholds
+from ipyprof.diagnosis import thresholds, unstable_shapes
 from ipyprof.diagnosis.finding import Finding, Site, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, absent, gain_of, is_found, judged, top_lines
 from ipyprof.formatting import percent_short, time_text
@@ -26,9 +26,10 @@ def host_work(profile: Profile, program: Program) -> Float:
     0 where it is shorter than ``PYTHON_GAP_NS``: such stretches go with the launches around them. Loader time is not
     among them.
     """
-    start, end = _cpu_operators(profile)
-    computing = coverage_before(start, end, program.gap_to) - coverage_before(start, end, program.gap_from)
+    computing = _within(program, *_cpu_operators(profile))
+    # What torch.compile does is a cause of its own.
     work = np.minimum(program.gap - program.gap_operator + computing, program.gap)
+    work = np.maximum(work - _within(program, *unstable_shapes.compiling(profile)), 0.0)
     return np.where((work >= thresholds.PYTHON_GAP_NS) & (program.gap_host == Host.CPU), work, 0.0)
 
 
@@ -72,6 +73,11 @@ def find(profile: Profile) -> Finding:
         where=sites[0].where if sites else Where(),
         sites=tuple(sites),
     )
+
+
+def _within(program: Program, start: Int64, end: Int64) -> Float:
+    """(k,) ns of each gap inside these disjoint, sorted intervals."""
+    return (coverage_before(start, end, program.gap_to) - coverage_before(start, end, program.gap_from)).astype(float)
 
 
 def _without(program: Program, work: Float) -> Program:

@@ -8,6 +8,7 @@ from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
 from ipyprof.diagnosis import (
     allocator,
+    communication,
     cpu_bound,
     data_loading,
     host_sync,
@@ -17,6 +18,7 @@ from ipyprof.diagnosis import (
     tensor_cores,
     thresholds,
     transfer,
+    unstable_shapes,
 )
 from ipyprof.diagnosis.confidence import confidence
 from ipyprof.diagnosis.finding import Finding, Verdict, Where
@@ -25,7 +27,16 @@ from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, device_bound, headline
 from ipyprof.formatting import percent_short, time_text
 from ipyprof.trace.kinds import Kind
 
-WAITING: tuple[ModuleType, ...] = (data_loading, host_sync, allocator, transfer, cpu_bound, launch_bound)
+WAITING: tuple[ModuleType, ...] = (
+    data_loading,
+    host_sync,
+    allocator,
+    transfer,
+    communication,
+    unstable_shapes,
+    cpu_bound,
+    launch_bound,
+)
 GPU_WORK: tuple[ModuleType, ...] = (tensor_cores, misaligned_shapes, memory_bound)
 CAUSES = (*WAITING, *GPU_WORK)
 """Each has CAUSE, ``find(profile)`` and ``edit(profile, program)``. A new cause is a new file and a row here."""
@@ -78,13 +89,12 @@ def _cannot_look(profile: Profile) -> str | None:
 
 
 def _between_processes(profile: Profile) -> list[Finding]:
-    """Cleared in a single process; with collectives in the trace nobody has looked yet."""
-    causes = ("communication", "straggler")
+    """``straggler``: cleared in a single process; one file of several cannot tell."""
     world = profile.trace.metadata.get("distributedInfo")
     several = isinstance(world, dict) and world.get("world_size", 1) != 1
     if several or len(profile.trace.select(Kind.COMMUNICATION)):
-        return [unknown(cause, "several processes: waiting for one another is not looked at") for cause in causes]
-    return [Finding(cause=cause, status="cleared", recoverable_ms=0.0, evidence="one process") for cause in causes]
+        return [unknown("straggler", "one file of several ranks cannot tell which of them is late")]
+    return [Finding(cause="straggler", status="cleared", recoverable_ms=0.0, evidence="one process")]
 
 
 def _ranked(findings: list[Finding]) -> list[Finding]:

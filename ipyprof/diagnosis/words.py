@@ -11,6 +11,8 @@ BOUND_OF = {
     "host_sync": "CPU-bound (the host waits for the GPU, then the GPU for the host)",
     "allocator": "CPU-bound (memory allocation)",
     "transfer": "IO-bound (copies between host and GPU)",
+    "communication": "communication-bound",
+    "unstable_shapes": "CPU-bound (new shapes)",
     "cpu_bound": "CPU-bound (Python)",
     "launch_bound": "CPU-bound (launches)",
     "tensor_cores": "GPU-bound (compute)",
@@ -22,6 +24,8 @@ NEXT_NAMES = {
     "host_sync": "waits for the GPU",
     "allocator": "memory allocation",
     "transfer": "copies",
+    "communication": "collectives",
+    "unstable_shapes": "new shapes",
     "cpu_bound": "Python",
     "launch_bound": "launches",
     "tensor_cores": "products without Tensor Cores",
@@ -51,6 +55,10 @@ def headline(profile: Profile, finding: Finding) -> str:
         return f"{waiting} for memory allocation: {cost}; without it, {best}."
     if finding.cause == "transfer":
         return f"{waiting} for copies: {cost}; copying beside the kernels makes it {best}."
+    if finding.cause == "communication":
+        return f"The GPU waits in collectives: {cost}; hidden behind other work, {best}."
+    if finding.cause == "unstable_shapes":
+        return f"{waiting} for new shapes to be prepared: {cost}; with known shapes, {best}."
     if finding.cause == "cpu_bound":
         return f"{waiting} for Python: {cost}; without it, {best}."
     if finding.cause == "launch_bound":

@@ -1,0 +1,98 @@
+"""New input shapes make the step search algorithms or compile anew."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ipyprof.analysis.intervals import coverage_before, union
+from ipyprof.analysis.profile import Profile
+from ipyprof.analysis.program import Act, Host, Program
+from ipyprof.diagnosis.finding import Finding, Where
+from ipyprof.diagnosis.judge import absent, gain_of, judged, top_lines
+from ipyprof.formatting import percent_short, time_text
+from ipyprof.trace.kinds import Kind
+from ipyprof.trace.model import Int64
+
+CAUSE = "unstable_shapes"
+
+COMPILE_MARK = "(dynamo_timed)"  # what torch.compile calls the ranges of its own work while a profiler is on
+CONVOLUTIONS = frozenset(
+    (
+        "aten::cudnn_convolution",
+        "aten::miopen_convolution",
+        "aten::convolution_backward",
+        "aten::cudnn_convolution_relu",
+    )
+)
+WAITS = (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD)
+
+
+def compiling(profile: Profile) -> tuple[Int64, Int64]:
+    """Disjoint (start, end) of torch.compile's own work on the launching threads."""
+    trace, program = profile.trace, profile.program
+    assert program is not None
+    named = np.array([COMPILE_MARK in name for name in trace.names], bool)
+    events = trace.select(Kind.OPERATOR, Kind.ANNOTATION)
+    events = events[named[trace.name[events]] & np.isin(trace.tid[events], program.threads)]
+    return union(trace.start_ns[events], trace.end_ns[events])
+
+
+def searching(profile: Profile) -> tuple[Int64, Int64]:
+    """Disjoint (start, end) from the begin of a convolution to the last wait inside it: it tries algorithms out.
+
+    A convolution that knows its algorithm launches it and waits for nothing.
+    """
+    trace, program = profile.trace, profile.program
+    assert program is not None
+    named = np.array([name in CONVOLUTIONS for name in trace.names], bool)
+    events = trace.select(Kind.OPERATOR)
+    events = events[named[trace.name[events]]]
+    waits = np.flatnonzero(np.isin(program.act, WAITS) & (program.event >= 0) & (program.call_host == Host.SYNC))
+    calls = program.event[waits]
+    start: list[int] = []
+    end: list[int] = []
+    for event in events.tolist():
+        inside = calls[
+            (trace.tid[calls] == trace.tid[event])
+            & (trace.start_ns[calls] >= trace.start_ns[event])
+            & (trace.end_ns[calls] <= trace.end_ns[event])
+        ]
+        if len(inside):
+            start.append(int(trace.start_ns[event]))
+            end.append(int(trace.end_ns[inside].max()))
+    return union(np.asarray(start, np.int64), np.asarray(end, np.int64))
+
+
+def edit(profile: Profile, program: Program) -> Program:
+    """The steady step: nothing is compiled and no algorithm is tried out."""
+    compiled, tried = compiling(profile), searching(profile)
+    return program.cut(np.concatenate((compiled[0], tried[0])), np.concatenate((compiled[1], tried[1])), records=True)
+
+
+def find(profile: Profile) -> Finding:
+    """Whether the step is shorter when its shapes are known from the steps before."""
+    program = profile.program
+    assert program is not None
+    compiled, tried = compiling(profile), searching(profile)
+    if len(compiled[0]) == 0 and len(tried[0]) == 0:
+        return absent(profile, CAUSE, "nothing was compiled and no convolution tried algorithms out")
+    gain = gain_of(profile, edit(profile, program))
+    start, end = union(np.concatenate((compiled[0], tried[0])), np.concatenate((compiled[1], tried[1])))
+    spent = (coverage_before(start, end, program.call_to) - coverage_before(start, end, program.gap_from)).astype(float)
+    lines = top_lines(program.call_line, spent)
+    mainly_compiled = int((compiled[1] - compiled[0]).sum()) >= int((tried[1] - tried[0]).sum())
+    what = "torch.compile compiles anew" if mainly_compiled else "convolutions try algorithms out for new shapes"
+    evidence = f"{what} in the recorded steps, {time_text(float((end - start).sum()) / program.steps / 1e6)} of a step"
+    return judged(
+        profile,
+        CAUSE,
+        gain,
+        evidence=evidence,
+        cleared=f"{evidence}; without it the step is {percent_short(gain.share)} shorter",
+        advice="Give the step few shapes: pad or bucket the inputs, or torch.compile(model, dynamic=True)."
+        if mainly_compiled
+        else "Give the step few shapes: pad or bucket the inputs; or set torch.backends.cudnn.benchmark = False.",
+        where=Where(
+            operator="torch.compile" if mainly_compiled else "aten::cudnn_convolution", line=lines[0] if lines else None
+        ),
+    )
