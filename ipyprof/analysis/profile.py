@@ -13,15 +13,15 @@ from ipyprof.analysis.kernels import KernelTable, kernel_rows
 from ipyprof.analysis.lines import LineCost, line_costs
 from ipyprof.analysis.memory import MemorySummary, memory_view
 from ipyprof.analysis.operators import OperatorTable, operator_rows
-from ipyprof.analysis.program import Program, build_program, without_marks
-from ipyprof.analysis.replay import Replayed, replay, solve_cost
+from ipyprof.analysis.program import Program, build_program, loader_spans, without_marks
+from ipyprof.analysis.replay import DEVICE_LIMIT, Replayed, device_share, follow, replay, solve_cost
 from ipyprof.analysis.roofline import Roofline, device_name, roofline
 from ipyprof.analysis.steps import Steps, find_steps, recorded_step_ns
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
 from ipyprof.trace.model import LiveRecord, Trace
 
 FILE_COST_NS = 2_500.0  # host time that recording one event costs, where no baseline tells (tests/gpu/RESULTS.md)
-DEVICE_LIMIT = 0.9  # with one stream busy for this share of the step the device is the limit
+SOLVE_SHARE = 0.2  # recording that costs less than this share of the step is not solved for
 SAME_STEP = 0.003  # two replays within this share have the same step
 
 
@@ -35,6 +35,8 @@ class Profile:
         profiled_step_ns: one step as recorded.
         program: what is replayed; ``None`` without steps.
         cost_ns: host time that recording one event cost, solved from the baseline or the default for files.
+        drift: how much slower than the recorded ones the unprofiled steps ran, apart from what recording cost: the
+            GPU's clock, or the host; 1 = not at all.
         replayed: the unedited, deflated replay.
         once: the window is replayed once, not to its steady state: a single step without a baseline.
         fit_error: |replayed − recorded| / recorded over the recorded window, unedited and not deflated.
@@ -52,6 +54,7 @@ class Profile:
     profiled_step_ns: float | None
     program: Program | None
     cost_ns: float
+    drift: float
     replayed: Replayed | None
     once: bool
     fit_error: float | None
@@ -101,7 +104,7 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
     launches = trace.select(Kind.CALL)
     launches = launches[np.isin(trace.role[launches], (Role.LAUNCH, Role.GRAPH_LAUNCH))]
     program = build_program(trace, steps, live) if steps.count else None
-    step, source, cost, replayed, fit, breakdown = baseline, "baseline", 0.0, None, None, None
+    step, source, cost, replayed, fit, breakdown, drift = baseline, "baseline", 0.0, None, None, None, 1.0
     once = steps.count < 2 and baseline is None
     lines: tuple[LineCost, ...] = ()
     if program is not None:
@@ -110,14 +113,19 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
             program = without_marks(program, steps)
         # The only interval behind the stop began with an idle device: it is one step and the filling of the queue.
         from_idle = live is not None and live.baseline == "after_first"
-        cost = FILE_COST_NS if baseline is None else solve_cost(program, baseline, from_idle=from_idle)
+        sampled = program
+        if live is not None and live.baseline_closing:
+            sampled = program.cut(*loader_spans(trace, steps, live, np.asarray(program.threads)), records=False)
+        cost = FILE_COST_NS if baseline is None else _cost(sampled, baseline, from_idle=from_idle)
         replayed = replay(program, cost, once=once)
+        if baseline is not None and not from_idle:
+            program, replayed, drift = follow(program, cost, baseline)
         if cost < FILE_COST_NS:
             cost, replayed = _behind_the_device(program, cost, replayed)
         if baseline is None:
             step, source = replayed.step_ns, "replay"
         else:
-            step = min(replayed.step_ns, baseline) if from_idle else baseline
+            step = replayed.step_ns if from_idle else baseline
         breakdown = break_down(trace, program, replayed, step)
         lines = line_costs(trace, steps, program, replayed, step)
     busiest = breakdown.device if breakdown is not None and breakdown.device >= 0 else None
@@ -132,6 +140,7 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
         profiled_step_ns=profiled,
         program=program,
         cost_ns=cost,
+        drift=drift,
         replayed=replayed,
         once=once,
         fit_error=fit,
@@ -158,14 +167,25 @@ def typical_step_ns(samples: Sequence[int], cycle: int) -> float | None:
     return float(median(whole or samples))
 
 
+def _cost(program: Program, step_ns: float, *, from_idle: bool) -> float:
+    """What recording an event cost, solved from the baseline.
+
+    Where it can only be a small part of the step, the rest of the step varies by more than it, and the usual cost is
+    the better guess unless the baseline asks for a higher one.
+    """
+    small = program.events / program.steps * FILE_COST_NS < SOLVE_SHARE * step_ns
+    if small and not from_idle and replay(program, FILE_COST_NS).step_ns <= step_ns:
+        return FILE_COST_NS
+    return solve_cost(program, step_ns, from_idle=from_idle)
+
+
 def _behind_the_device(program: Program, cost_ns: float, replayed: Replayed) -> tuple[float, Replayed]:
     """The cost of an event, and its replay, where the device is the limit.
 
     There the baseline says nothing of how fast the host is: solving stops as soon as the host is no slower than the
     device, and edits of device work would find nothing to gain. The usual cost is taken where it changes no step.
     """
-    work = np.bincount(program.stream, program.dur) / program.steps
-    if len(work) == 0 or work.max() < DEVICE_LIMIT * replayed.step_ns:
+    if device_share(program, replayed) < DEVICE_LIMIT:
         return cost_ns, replayed
     usual = replay(program, FILE_COST_NS)
     same = abs(usual.step_ns - replayed.step_ns) <= SAME_STEP * replayed.step_ns

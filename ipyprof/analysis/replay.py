@@ -5,7 +5,7 @@ The recurrence is plain Python over prepared lists (0.1 us a call; numpy loses a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ipyprof.trace.model import Int64
 BETWEEN_RECORDS_NS = 1_000.0  # and this long after the record before it
 STEADY = 1e-4  # two passes that advance equally within this share are the steady state
 ITEM_BUDGET = 600_000  # items replayed at most for one answer
+DEVICE_LIMIT = 0.9  # with one stream busy for this share of the step the device is the limit
+FOLLOW_LEAST = 0.01  # interleaved medians of the same step differ by this much
+FOLLOW_LIMIT = 1.5  # a GPU under full load fell from 1,980 to 1,700 MHz, a host by half, between two loops on an H200
 KEPT_SHARE = 0.15  # of a gap or call, at least, however many events were recorded in it
 COST_LIMIT_NS = 12_000.0  # the costs solved on an H200 (tests/gpu/RESULTS.md) lie between 0.7 and 6.5 us
 
@@ -203,6 +206,40 @@ def solve_cost(program: Program, step_ns: float, *, from_idle: bool = False) -> 
         else:
             high, at_high = middle, value
     return high
+
+
+def follow(program: Program, cost_ns: float, step_ns: float) -> tuple[Program, Replayed, float]:
+    """(program, its replay, factor) where all host time or all device time takes ``factor`` times as long.
+
+    For an unprofiled step that is longer than the recorded one: between the two the GPU's clock fell, or the host
+    became slower. Where one stream is busy for ``DEVICE_LIMIT`` of the step it is the device that follows, else the
+    host. At most ``FOLLOW_LIMIT``; 1 where the replay is shorter by less than ``FOLLOW_LEAST``.
+    """
+    replayed = replay(program, cost_ns)
+    if replayed.step_ns >= step_ns * (1 - FOLLOW_LEAST):
+        return program, replayed, 1.0
+    device = device_share(program, replayed) >= DEVICE_LIMIT
+    slower, factor = program, 1.0
+    for _ in range(6):
+        # The step grows no faster than the factor, so that this comes from below and needs few turns.
+        factor = min(factor * step_ns / replayed.step_ns, FOLLOW_LIMIT)
+        slower = _slower(program, factor, device=device)
+        replayed = replay(slower, cost_ns)
+        if factor == FOLLOW_LIMIT or abs(replayed.step_ns - step_ns) <= 1e-3 * step_ns:
+            break
+    return slower, replayed, factor
+
+
+def device_share(program: Program, replayed: Replayed) -> float:
+    """Share 0..1 of the replayed step in which the busiest stream works."""
+    work = np.bincount(program.stream, program.dur) / program.steps
+    return float(work.max() / replayed.step_ns) if len(work) and replayed.step_ns > 0 else 0.0
+
+
+def _slower(program: Program, factor: float, *, device: bool) -> Program:
+    if device:
+        return replace(program, dur=program.dur * factor)
+    return replace(program, gap=program.gap * factor, own=program.own * factor)
 
 
 def fold(start: Float, end: Float, origin: float, period_ns: int) -> tuple[Int64, Int64]:

@@ -42,11 +42,16 @@ def stamp() -> Stamp:
 
 
 class Laps:
-    """The samples between marks that follow each other."""
+    """The samples between marks that follow each other.
+
+    Attributes:
+        closed: the last sample ended with the loop, so that it holds no fetch of a next batch.
+    """
 
     def __init__(self) -> None:
         self._pairs: list[tuple[Stamp, Stamp]] = []
         self._last: Stamp | None = None
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -56,6 +61,7 @@ class Laps:
         if self._last is not None:
             self._pairs.append((self._last, at))
         self._last = at if opens else None
+        self.closed = not opens
 
     def pause(self) -> None:
         """Forget the open sample."""
@@ -94,16 +100,20 @@ def enough(laps: Laps, *, cycle: int = 1) -> bool:
     return counted >= MOST_STEPS or window[1] - window[0] >= ENOUGH_NS
 
 
-def choose(after_ns: Sequence[int], wait_ns: Sequence[int], profiled_ns: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+def choose(
+    after_ns: Sequence[int], wait_ns: Sequence[int], profiled_ns: Sequence[int], *, closed: bool = False
+) -> tuple[str, tuple[int, ...]]:
     """Which samples describe the unprofiled step, as (name, samples in ns).
 
-    ``after``: the steps after the recording, without the first one; ``after_first``: only that one is there;
-    ``wait``: the steps before the profiler, when they are not cold (slower than the recorded ones); else ``none``.
+    ``after``: the steps after the recording, without the first one, which began with an idle device, and with
+    ``closed`` without the last one, which holds no fetch; ``after_first``: only the first one is there; ``wait``: the
+    steps before the profiler, when they are not cold (slower than the recorded ones); else ``none``.
     """
-    if len(after_ns) > 1:
-        return "after", tuple(after_ns[1:])
+    settled = tuple(after_ns[1:-1] if closed else after_ns[1:])
+    if settled:
+        return "after", settled
     if after_ns:
-        return "after_first", tuple(after_ns)
+        return "after_first", (after_ns[0],)
     if wait_ns and (not profiled_ns or median(wait_ns) <= median(profiled_ns)):
         return "wait", tuple(wait_ns)
     return "none", ()

@@ -61,12 +61,13 @@ def live_record(
 ) -> LiveRecord:
     """The record of a run: ``known`` holds its fields that are no measurement. A probe that fails becomes a note."""
     wait_ns, after_ns, profiled_ns = (laps.durations_ns() for laps in (wait, after, steps.laps))
-    name, samples = baseline.choose(after_ns, wait_ns, profiled_ns)
+    name, samples = baseline.choose(after_ns, wait_ns, profiled_ns, closed=after.closed)
     windows = [window for laps in (after, wait, steps.laps) if (window := laps.window_ns)]
     return LiveRecord(
         **known,
         baseline_ns=samples,
         baseline=name,
+        baseline_closing=name == "after_first" and after.closed and len(after_ns) == 1,
         wait_ns=wait_ns,
         profiled_ns=profiled_ns,
         cuda=bool(notes.shielded(probes.gpu_was_used)),

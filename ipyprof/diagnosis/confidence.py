@@ -42,6 +42,8 @@ def confidence(profile: Profile) -> tuple[str, tuple[str, ...]]:
         off = abs(profile.replayed.step_ns - profile.step_ns) / profile.step_ns
         if off > thresholds.FIT_SHARE:
             lower(1, f"the replayed step is {percent_short(off)} off the unprofiled one")
+    if profile.drift - 1 > thresholds.DRIFT_SHARE:
+        lower(1, f"the unprofiled steps ran {percent_short(profile.drift - 1)} slower than the recorded ones")
     spread = unprofiled_spread(profile)
     if spread is not None and spread > thresholds.UNSTABLE_SHARE:
         lower(1, f"unprofiled steps vary by {percent_short(spread)}")

@@ -107,6 +107,15 @@ def _overhead(profile: Profile) -> Iterator[Check]:
         yield Check(check="overhead", status="warn", text="no unprofiled step was timed: overhead not measured")
 
 
+def _drift(profile: Profile) -> Iterator[Check]:
+    if profile.drift - 1 > thresholds.FIT_SHARE:
+        status = "warn" if profile.drift - 1 > thresholds.DRIFT_SHARE else "ok"
+        text = (
+            f"unprofiled steps ran {percent_short(profile.drift - 1)} slower than the recorded ones (GPU clock or host)"
+        )
+        yield Check(check="drift", status=status, text=text)
+
+
 def _memory(profile: Profile) -> Iterator[Check]:
     missing = sum(device.unexplained for device in profile.memory.devices)
     if missing:
@@ -126,7 +135,7 @@ def _notes(profile: Profile) -> Iterator[Check]:
 
 
 LOOKS: tuple[Callable[[Profile], Iterator[Check]], ...] = (
-    _steps, _records, _clocks, _replay, _overhead, _memory, _damage, _notes,
+    _steps, _records, _clocks, _replay, _overhead, _drift, _memory, _damage, _notes,
 )  # fmt: skip
 
 __all__ = ["Check", "checks"]

@@ -156,6 +156,7 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
         current_line: line of the cell that was running when recording began; its cost where no range was recorded.
         baseline_ns: unprofiled per-step samples, in order; CUDA events, wall clock without CUDA.
         baseline: ``after``, ``after_first`` (only the interval right behind the stop), ``wait``, or ``none``.
+        baseline_closing: the only sample ended with the loop, so that it holds no fetch of a next batch.
         wait_ns: the samples before the profiler, in order.
         profiled_ns: per-step samples of the recorded steps.
         cycle: iterations in one optimizer cycle (accumulation), else 1.
@@ -183,6 +184,7 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     current_line: int | None = None
     baseline_ns: tuple[int, ...] = ()
     baseline: str = "none"
+    baseline_closing: bool = False
     wait_ns: tuple[int, ...] = ()
     profiled_ns: tuple[int, ...] = ()
     cycle: int = 1
