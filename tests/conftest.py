@@ -32,7 +32,8 @@ def _torch_state() -> dict[str, Any]:
         for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
             state[name] = list(getattr(optimizer, name, {}))
     if (loader := sys.modules.get("torch.utils.data.dataloader")) is not None:
-        state["_BaseDataLoaderIter.__next__"] = loader._BaseDataLoaderIter.__next__
+        state["_BaseDataLoaderIter"] = dict(vars(loader._BaseDataLoaderIter))
+    state["_tensor_or_tensors_to_tuple"] = getattr(torch.autograd, "_tensor_or_tensors_to_tuple", None)
     if torch.cuda.is_initialized():
         state["sync-debug mode"] = torch.cuda.get_sync_debug_mode()
     return state
@@ -67,7 +68,7 @@ def nothing_left_behind() -> Iterator[None]:
     for name, value in torch_after.items():
         first = torch_before.get(name, _clean_value(name, value))
         if value != first:
-            left.append(f"{name}: {first!r} became {value!r}")
+            left.append(_difference(name, first, value))
     if extra_names := set(vars(builtins)) - names - _SHELL_NAMES:
         left.append(f"names in builtins: {sorted(extra_names)}")
     if type(warnings.filters) is not list:
@@ -81,6 +82,14 @@ def nothing_left_behind() -> Iterator[None]:
     if extra := _late_threads(threads):
         left.append(f"threads: {sorted(thread.name for thread in extra)}")
     assert not left, "left behind: " + "; ".join(left)
+
+
+def _difference(name: str, first: Any, value: Any) -> str:
+    """What changed, in words; of a class only the attributes that did."""
+    if isinstance(first, dict) and isinstance(value, dict):
+        changed = {key for key in first.keys() | value.keys() if first.get(key, first) is not value.get(key, value)}
+        return f"{name}: {', '.join(sorted(changed))} changed"
+    return f"{name}: {first!r} became {value!r}"
 
 
 def _clean_value(name: str, value: Any) -> Any:

@@ -171,11 +171,14 @@ def _cost(program: Program, step_ns: float, *, from_idle: bool) -> float:
     """What recording an event cost, solved from the baseline.
 
     Where it can only be a small part of the step, the rest of the step varies by more than it, and the usual cost is
-    the better guess unless the baseline asks for a higher one.
+    the better guess unless the baseline asks for a higher one. The same where the device is the limit with it: a longer
+    step is a slower device then.
     """
-    small = program.events / program.steps * FILE_COST_NS < SOLVE_SHARE * step_ns
-    if small and not from_idle and replay(program, FILE_COST_NS).step_ns <= step_ns:
-        return FILE_COST_NS
+    if not from_idle:
+        usual = replay(program, FILE_COST_NS)
+        small = program.events / program.steps * FILE_COST_NS < SOLVE_SHARE * step_ns
+        if usual.step_ns <= step_ns and (small or device_share(program, usual) >= DEVICE_LIMIT):
+            return FILE_COST_NS
     return solve_cost(program, step_ns, from_idle=from_idle)
 
 

@@ -71,6 +71,7 @@ class Program:
         line_from, line_number: (l,) instants at which the running line changes, and the line from then on.
         edges: (e,) sorted starts and ends of the recorded host events on launching threads.
         cut_start, cut_end: disjoint union of the recorded ns that cuts took out.
+        slowed: host time, gaps and own, is this many times the recorded one.
     """
 
     gap_from: Int64
@@ -113,6 +114,7 @@ class Program:
     line_number: Int64
     cut_start: Int64
     cut_end: Int64
+    slowed: float = 1.0
 
     @property
     def events(self) -> float:
@@ -131,14 +133,14 @@ class Program:
         # What an earlier cut took out is not there to be taken again.
         cut = union(np.concatenate((start, self.cut_start)), np.concatenate((end, self.cut_end)))
         gone, before = self._within(*cut), self._within(self.cut_start, self.cut_end)
-        removed, in_operators = gone[0] - before[0], gone[1] - before[1]
+        removed, in_operators = (gone[0] - before[0]) * self.slowed, (gone[1] - before[1]) * self.slowed
         hit = inside(start, end, self.call_from) & (self.event >= 0)
         edges = self.edges[~inside(start, end + 1, self.edges)]  # an operator's own end is the end of its interval
         return replace(
             self,
             gap=np.maximum(self.gap - removed, 0.0),
             gap_operator=np.maximum(self.gap_operator - in_operators, 0.0),
-            gap_events=np.minimum(_events(edges, self.gap_from, self.gap_to), self.gap_events),
+            gap_events=np.minimum(_events(edges, self.gap_from, self.gap_to) * self.slowed, self.gap_events),
             own=np.where(hit, 0.0, self.own),
             call_events=np.where(hit, 0.0, self.call_events),
             act=np.where(hit & ((self.act != Act.LAUNCH) | records), Act.PLAIN, self.act),

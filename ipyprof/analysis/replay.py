@@ -82,7 +82,7 @@ def replay(program: Program, cost_ns: float = 0.0, *, once: bool = False) -> Rep
     gap_begin, call_begin, call_end = [0.0] * items, [0.0] * items, [0.0] * items
     record_start, record_end = [-np.inf] * records, [-np.inf] * records
     host = float(program.begin)
-    last_host, last_device = host, host
+    last_host, last_ready = host, [max(at, host) for at in ready]
     host_advance = device_advance = -1.0
     first_pass = 0.0
     converged = False
@@ -145,7 +145,11 @@ def replay(program: Program, cost_ns: float = 0.0, *, once: bool = False) -> Rep
         device = max(ready) if records else host
         if passes == 1:
             first_pass = max(host, device) - program.begin
-        fresh_host, fresh_device = host - last_host, device - last_device
+        fresh_host = host - last_host
+        # The stream that falls behind sets the pace, also while another one is still ahead of it.
+        fresh_device = max((at - since for at, since in zip(ready, last_ready, strict=True) if at > since), default=0.0)
+        if not records:
+            fresh_device = fresh_host
         scale = max(fresh_host, fresh_device, 1.0)
         converged = (
             passes > 2
@@ -153,7 +157,7 @@ def replay(program: Program, cost_ns: float = 0.0, *, once: bool = False) -> Rep
             and abs(fresh_device - device_advance) <= STEADY * scale
         )
         host_advance, device_advance = fresh_host, fresh_device
-        last_host, last_device = host, device
+        last_host, last_ready = host, list(ready)
         if once or converged or ((passes + 1) * max(items, 1) > ITEM_BUDGET and passes >= 4):
             break
     if once:
@@ -219,14 +223,24 @@ def follow(program: Program, cost_ns: float, step_ns: float) -> tuple[Program, R
     if replayed.step_ns >= step_ns * (1 - FOLLOW_LEAST):
         return program, replayed, 1.0
     device = device_share(program, replayed) >= DEVICE_LIMIT
-    slower, factor = program, 1.0
-    for _ in range(6):
-        # The step grows no faster than the factor, so that this comes from below and needs few turns.
-        factor = min(factor * step_ns / replayed.step_ns, FOLLOW_LIMIT)
+    low, at_low, high = 1.0, replayed.step_ns, FOLLOW_LIMIT
+    slower = _slower(program, high, device=device)
+    replayed = replay(slower, cost_ns)
+    at_high, factor = replayed.step_ns, high
+    if at_high <= step_ns:
+        return slower, replayed, factor
+    # In a step that host and device fill in turn the step grows far less than the factor.
+    for turn in range(10):
+        share = (step_ns - at_low) / (at_high - at_low)
+        factor = low + (high - low) * (0.5 if turn % 3 == 2 else share)
         slower = _slower(program, factor, device=device)
         replayed = replay(slower, cost_ns)
-        if factor == FOLLOW_LIMIT or abs(replayed.step_ns - step_ns) <= 1e-3 * step_ns:
+        if abs(replayed.step_ns - step_ns) <= 1e-3 * step_ns:
             break
+        if replayed.step_ns > step_ns:
+            high, at_high = factor, replayed.step_ns
+        else:
+            low, at_low = factor, replayed.step_ns
     return slower, replayed, factor
 
 
@@ -239,7 +253,16 @@ def device_share(program: Program, replayed: Replayed) -> float:
 def _slower(program: Program, factor: float, *, device: bool) -> Program:
     if device:
         return replace(program, dur=program.dur * factor)
-    return replace(program, gap=program.gap * factor, own=program.own * factor)
+    # The recording's own cost with it, so that what remains of every stretch without it takes ``factor`` times as long.
+    return replace(
+        program,
+        gap=program.gap * factor,
+        gap_operator=program.gap_operator * factor,
+        gap_events=program.gap_events * factor,
+        own=program.own * factor,
+        call_events=program.call_events * factor,
+        slowed=program.slowed * factor,
+    )
 
 
 def fold(start: Float, end: Float, origin: float, period_ns: int) -> tuple[Int64, Int64]:

@@ -11,7 +11,7 @@ from ipyprof.analysis.program import Program
 from ipyprof.diagnosis.device_work import record_where
 from ipyprof.diagnosis.finding import Finding
 from ipyprof.diagnosis.judge import absent, gain_of, judged
-from ipyprof.formatting import percent_short, time_text
+from ipyprof.formatting import percent_short, plural, time_text
 from ipyprof.trace.kinds import Kind
 
 CAUSE = "communication"
@@ -43,8 +43,9 @@ def find(profile: Profile) -> Finding:
         return absent(profile, CAUSE, "no collective in the recorded steps")
     gain = gain_of(profile, edit(profile, program))
     total, exposed = whole.communication_total_ns, whole.parts["communication"]
+    count = plural(round(float(collective.sum()) / program.steps), "collective")
     evidence = (
-        f"{int(collective.sum()) / program.steps:.0f} collectives in a step, {time_text(total / 1e6)}, of which "
+        f"{count} in a step, {time_text(total / 1e6)}, of which "
         f"{time_text(exposed / 1e6)} beside no other work; one file cannot tell which rank is late"
     )
     names = profile.trace.name[program.record[collective]]

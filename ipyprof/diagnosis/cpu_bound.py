@@ -77,7 +77,8 @@ def find(profile: Profile) -> Finding:
 
 def _within(program: Program, start: Int64, end: Int64) -> Float:
     """(k,) ns of each gap inside these disjoint, sorted intervals."""
-    return (coverage_before(start, end, program.gap_to) - coverage_before(start, end, program.gap_from)).astype(float)
+    recorded = coverage_before(start, end, program.gap_to) - coverage_before(start, end, program.gap_from)
+    return recorded.astype(float) * program.slowed
 
 
 def _without(program: Program, work: Float) -> Program:

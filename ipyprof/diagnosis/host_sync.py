@@ -88,7 +88,7 @@ def find(profile: Profile) -> Finding:
         evidence=f"{what}; the GPU has nothing queued after each",
         cleared=f"{what}: the host waits {time_text(waited / NS_PER_MS)} per step for a GPU that is busy anyway; "
         f"removing it recovers {percent_short(gain.share)} of the step",
-        advice=_advice(first.where.operator or ""),
+        advice=_advice(first.where.operator or "", source_line(profile, first.where.line)),
         where=first.where,
         sites=sites,
         change=_change(source_line(profile, first.where.line)),
@@ -179,14 +179,21 @@ def _call_name(profile: Profile, program: Program, syncs: Syncs) -> str:
     return profile.trace.names[int(names[np.argmax(counts)])]
 
 
-def _advice(operator: str) -> str:
+def _advice(operator: str, text: str) -> str:
+    """The cure for this operator in this line of the cell."""
+    decides = operator == "aten::is_nonzero" or _DECIDES.search(text) is not None
     if operator in ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"):
-        return "Keep the value on the GPU and read it once, after the loop; choose with torch.where instead of if."
+        if decides:
+            return "Choose on the GPU, with torch.where instead of if, so that the host need not know the value."
+        return "Keep the value on the GPU and read it once, after the loop."
     if operator in ("aten::nonzero", "aten::masked_select", "aten::index", "aten::unique"):
         return "The size of the result depends on the data: use torch.where or multiply by the mask."
     if operator.startswith(("cuda", "hip", "cu")):
         return "Do not synchronise inside the loop: CUDA waits by itself where a value is needed."
     return "Read the value once, after the loop, or every hundredth step."
+
+
+_DECIDES = re.compile(r"^\s*(if|elif|while|assert)\b")
 
 
 def _change(text: str) -> tuple[str, str] | None:

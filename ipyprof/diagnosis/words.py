@@ -19,6 +19,8 @@ BOUND_OF = {
     "misaligned_shapes": "GPU-bound (compute)",
     "memory_bound": "GPU-bound (bandwidth)",
 }
+AT_LEAST = frozenset(("memory_bound",))
+"""Causes whose cure does more than the edit that the replay makes: their gain is a lower bound."""
 NEXT_NAMES = {
     "data_loading": "data loading",
     "host_sync": "waits for the GPU",
@@ -56,9 +58,9 @@ def headline(profile: Profile, finding: Finding) -> str:
     if finding.cause == "transfer":
         return f"{waiting} for copies: {cost}; copying beside the kernels makes it {best}."
     if finding.cause == "communication":
-        return f"The GPU waits in collectives: {cost}; hidden behind other work, {best}."
+        return f"{waiting} in collectives: {cost}; hidden behind other work, {best}."
     if finding.cause == "unstable_shapes":
-        return f"{waiting} for new shapes to be prepared: {cost}; with known shapes, {best}."
+        return f"{waiting} while new shapes are prepared: {cost}; with known shapes, {best}."
     if finding.cause == "cpu_bound":
         return f"{waiting} for Python: {cost}; without it, {best}."
     if finding.cause == "launch_bound":

@@ -95,7 +95,8 @@ def lines_section(report: Report) -> str:
     words = [
         "host ms: the line's own time."
         if not device
-        else "GPU ms: the work that the line launched. host ms: its own time."
+        else "GPU ms: the line's work on the GPU, with the backward pass of what it computed. host ms: the line's own "
+        "time, waiting included."
     ]
     if syncs:
         words.append("A sync is a place where Python waits for the GPU.")

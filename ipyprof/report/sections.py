@@ -49,7 +49,17 @@ from ipyprof.report.markup import (
 from ipyprof.report.plots import DONUT_SIZE, HEARTBEAT_SIZE, donut, heartbeat
 from ipyprof.report.report import Report
 from ipyprof.report.timeline import WIDTH, magnification, timeline
-from ipyprof.report.words import bound_word, cause_subject, clock_text, device_text, facts, steps_text, without_label
+from ipyprof.report.words import (
+    bound_word,
+    cause_subject,
+    clock_text,
+    device_text,
+    facts,
+    limit_words,
+    remaining_text,
+    steps_text,
+    without_label,
+)
 
 _BAR_PIXELS = 632.0  # the bar in a browser 800 wide: what fits there fits everywhere
 _FIRST = "padding:1px 6px 1px 0;white-space:nowrap"
@@ -131,7 +141,12 @@ def step_section(report: Report) -> str:
         name = without_label(report)
         rest = step_parts(without["breakdown"], culprit)
         main += _bar(
-            name[0].upper() + name[1:], f"≥ {time_text(without['step_ms'])}", rest, step_ms, culprit, gain=True
+            name[0].upper() + name[1:],
+            remaining_text(report, without["step_ms"]),
+            rest,
+            step_ms,
+            culprit,
+            gain=limit_words(report),
         )
     main += _step_table(report, parts, culprit)
     png, alt = donut(parts, step_ms, culprit=culprit)
@@ -232,7 +247,7 @@ def _step_subtitle(report: Report) -> str:
 
 
 def _bar(
-    name: str, number: str, parts: Sequence[Part], scale_ms: float, culprit: Category | None, *, gain: bool = False
+    name: str, number: str, parts: Sequence[Part], scale_ms: float, culprit: Category | None, *, gain: str = ""
 ) -> str:
     """One bar on the scale of ``scale_ms``; with ``gain`` the rest up to it is dashed: recoverable."""
     number = f"<b>{escape(number)}</b>"
@@ -260,7 +275,7 @@ def _bar(
             pieces.append(div(span(f"{escape(full)}; ", "font-size:0"), f"{look};font-size:0"))
     if gain and scale_ms - total > 1e-9:
         share = (scale_ms - total) / scale_ms
-        amount = f"at most {time_text(scale_ms - total)} ({percent_whole(share)})"
+        amount = f"{gain} {time_text(scale_ms - total)} ({percent_whole(share)})"
         room = share * _BAR_PIXELS
         text = next((one for one in (f"recoverable: {amount}", amount) if text_fits(one, room, bold=False)), "")
         look = f"flex:1 1 0;height:24px;line-height:22px;box-sizing:border-box;font-size:12px;{_ONE_LINE}"

@@ -165,10 +165,10 @@ def ladder(report: Report) -> str:
         ("nvidia-smi", use.nvml, "some kernel was running, as the driver samples it", MEMORY),
         ("GPU computes", use.kernel_busy, "time in kernels; the rest is waiting", KERNEL.fill),
         ("SMs covered", use.sm_coverage, "weighted by how many SMs had work", KERNEL.fill),
-        ("MFU", use.mfu, "useful arithmetic, of the data sheet's dense peak", KERNEL.fill),
     ]
     if use.tensor_core is not None:
-        rungs.append(("Tensor Cores", use.tensor_core, "share of the step in kernels that use them", KERNEL.fill))
+        rungs.append(("Tensor Cores", use.tensor_core, "time in kernels that use them", KERNEL.fill))
+    rungs.append(("MFU", use.mfu, "useful arithmetic, of the data sheet's dense peak", KERNEL.fill))
     text = title("How much of the GPU is used")
     for name, share, words, fill in rungs:
         if share is None:

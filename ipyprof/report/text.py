@@ -36,6 +36,7 @@ from ipyprof.report.words import (
     facts,
     judged_columns,
     leading_line,
+    limit_words,
     steps_text,
     unjudged_text,
 )
@@ -117,7 +118,7 @@ def _step(report: Report, width: int) -> list[str]:
     without = report.views.get("without")
     if isinstance(without, dict) and report.verdict.predicted_step_ms is not None:
         gain = report.verdict.recoverable_ms
-        lines.append(f"  recoverable: at most {time_text(gain)}")
+        lines.append(f"  recoverable: {limit_words(report)} {time_text(gain)}")
     use = report.utilization
     rungs = [
         ("nvidia-smi", use.nvml),

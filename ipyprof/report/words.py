@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipyprof.diagnosis.finding import Finding
-from ipyprof.formatting import NOT_MEASURED, percent_whole, plural, rate_text, speedup_text, time_text
+from ipyprof.diagnosis.words import AT_LEAST
+from ipyprof.formatting import NOT_MEASURED, percent_short, percent_whole, plural, rate_text, speedup_text, time_text
 from ipyprof.report.categories import step_parts, waiting_share
 from ipyprof.report.report import Operator, Report
 
@@ -173,17 +174,30 @@ def facts(report: Report) -> tuple[Fact, ...]:
     elif verdict.cause == "inconclusive" or verdict.predicted_step_ms is None:
         fifth = _missing("next bottleneck")
     else:
-        fifth = Fact(name="next bottleneck", value="none above 5 %")
+        value = "none above 5 %" if verdict.cause == "compute_bound" else "the GPU's own work"
+        fifth = Fact(name="next bottleneck", value=value)
     step, predicted, bound = report.steps.step_ms, verdict.predicted_step_ms, verdict.speedup_bound
     return (
         _missing("step now") if step is None else Fact(name="step now", value=time_text(step)),
         _missing(without_name(report))
         if predicted is None
-        else Fact(name=without_name(report), value=f"≥ {time_text(predicted)}"),
-        _missing("speed-up") if bound is None else Fact(name="speed-up", value=f"at most {speedup_text(bound)}"),
+        else Fact(name=without_name(report), value=remaining_text(report, predicted)),
+        _missing("speed-up")
+        if bound is None
+        else Fact(name="speed-up", value=f"{limit_words(report)} {speedup_text(bound)}"),
         fourth,
         fifth,
     )
+
+
+def limit_words(report: Report) -> str:
+    """``at most``, or ``at least`` where the cure does more than what the replay takes out."""
+    return "at least" if report.verdict.cause in AT_LEAST else "at most"
+
+
+def remaining_text(report: Report, step_ms: float) -> str:
+    """The step that remains, with the sign of the bound: ``≥ 3.05 ms``."""
+    return f"{'≤' if report.verdict.cause in AT_LEAST else '≥'} {time_text(step_ms)}"
 
 
 def check_rows(report: Report) -> tuple[CheckRow, ...]:
@@ -264,7 +278,7 @@ def ladder_lesson(report: Report) -> str:
         return (
             "“100 %” only says that some kernel was running. MFU counts arithmetic; 40 to 50 % is well-tuned training."
         )
-    return "Each rung asks more than the one above it; the largest drop is where the loss is."
+    return f"The GPU waits {percent_short(1 - busy)} of the step: get that back before its kernels."
 
 
 def _same(row: CheckRow, finding: Finding) -> bool:

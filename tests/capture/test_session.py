@@ -97,10 +97,10 @@ class TestLoops:
             (6, [2, 3, 4], "after_first", 1),
             (7, [3, 4, 5], "after_first", 1),
             (8, [4, 5, 6], "after_first", 1),
-            (9, [4, 5, 6], "after", 1),
-            (10, [4, 5, 6], "after", 2),
-            (11, [4, 5, 6], "after", 3),
-            (12, [4, 5, 6], "after", 4),
+            (9, [4, 5, 6], "after_first", 1),
+            (10, [4, 5, 6], "after", 1),
+            (11, [4, 5, 6], "after", 2),
+            (12, [4, 5, 6], "after", 3),
         ],
     )
     def test_a_loop_of_known_length(self, length: int, recorded: list[int], name: str, samples: int) -> None:
@@ -728,6 +728,13 @@ class TestBaseline:
     def test_it_counts_when_it_is_the_only_one(self) -> None:
         assert baseline.choose([9], [3], [4]) == ("after_first", (9,))
 
+    def test_the_step_that_ended_with_the_loop_does_not_count(self) -> None:
+        assert baseline.choose([9, 1, 2, 3], [], [], closed=True) == ("after", (1, 2))
+
+    @pytest.mark.parametrize("after_ns", [[9, 1], [9]])
+    def test_the_first_counts_when_only_the_one_that_ended_the_loop_is_left(self, after_ns: list[int]) -> None:
+        assert baseline.choose(after_ns, [3], [4], closed=True) == ("after_first", (9,))
+
     def test_wait_steps_serve_when_they_are_warm(self) -> None:
         assert baseline.choose([], [3, 4], [4, 4]) == ("wait", (3, 4))
 
@@ -740,6 +747,30 @@ class TestBaseline:
             laps.mark(baseline.Stamp(host_ns=host_ns), opens=opens)
 
         assert laps.durations_ns() == (5, 7)
+
+    def test_laps_say_whether_the_last_one_ended_with_the_loop(self) -> None:
+        laps = baseline.Laps()
+        laps.mark(baseline.Stamp(host_ns=0))
+        laps.mark(baseline.Stamp(host_ns=5))
+        assert not laps.closed
+
+        laps.mark(baseline.Stamp(host_ns=9), opens=False)
+        assert laps.closed
+
+    @pytest.mark.parametrize(
+        ("length", "closing"),
+        [
+            (8, True),  # the only step behind the recording is the loop's last one
+            (9, False),  # the one before it is there as well, and held its fetch
+            (12, False),
+        ],
+    )
+    def test_a_sample_that_ended_with_the_loop_says_so(self, length: int, closing: bool) -> None:
+        session = Session(Options())
+
+        run_loop(session, length)
+
+        assert session.finish().live.baseline_closing is closing
 
     def test_the_samples_are_the_steps_times(self) -> None:
         session = Session(Options())

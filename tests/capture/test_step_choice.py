@@ -123,6 +123,13 @@ def test_without_a_loader_one_optimizer_step_makes_the_loop_the_step(cells: Setu
     assert run.log == ["plan 99 1", *["mark 3"] * 99, "close 3"]
 
 
+def test_a_loop_that_trains_on_the_same_batch_is_the_step(cells: Setup) -> None:
+    body = "    opt.zero_grad()\n    loss = loss_of(x, x[:, :1])\n    loss.backward()\n    opt.step()"
+    run = cells.run(f"for i in range(100):\n{body}")
+    assert run.how == "loop at line 2"
+    assert run.log == ["plan 99 1", *["mark 2"] * 99, "close 2"]
+
+
 def test_a_batch_that_was_drawn_before_the_loop_does_not_matter(cells: Setup) -> None:
     run = cells.run(
         "x, y = next(iter(loader(3)))\nfor e in range(2):\n    for i in range(50):\n        train_step(x, y)"
@@ -188,7 +195,8 @@ def test_backward_without_any_optimizer_waits_eight_iterations_at_most(cells: Se
 
 
 def test_a_training_function_in_an_epoch_loop_is_its_optimizer(cells: Setup) -> None:
-    run = cells.run("data = loader(5)\nfor epoch in range(10):\n    train(data)\n    scheduler = None")
+    cells.shell.user_ns["scheduler"] = torch.optim.lr_scheduler.StepLR(cells.shell.user_ns["opt"], step_size=3)
+    run = cells.run("data = loader(5)\nfor epoch in range(10):\n    train(data)\n    scheduler.step()")
     assert run.described["how"] == "optimizer steps"
     assert run.described["mark"] == "optimizer"
     assert run.described["loop_line"] is None
@@ -263,6 +271,12 @@ def test_prediction_over_a_loader_is_its_batches(cells: Setup) -> None:
     assert run.described["how"] == "batches"
     assert run.described["mark"] == "loader"
     assert run.log == ["start_cold", "drop", "plan 7 1", *["mark 2"] * 8]
+
+
+def test_a_loop_without_training_is_the_step(cells: Setup) -> None:
+    run = cells.run("for i in range(20):\n    x = x @ x")
+    assert run.how == "loop at line 2"
+    assert run.log == ["plan 19 1", *["mark 2"] * 19, "close 2"]
 
 
 def test_a_loop_without_training_is_the_outermost_one(cells: Setup) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.gpu.planted import HEALTHY, PAIRS, PLANTED
 from tests.gpu.planted.__main__ import chosen
 from tests.gpu.planted.judge import CLASSIC, classic, rows_of, summary
-from tests.gpu.planted.tables import BEGIN, END, read_results, write_results
+from tests.gpu.planted.tables import read_results, write_results
 from tests.gpu.stepped import compile_stepped
 from tests.gpu.workloads import NOT_WAITING, Workload
 
@@ -268,7 +268,7 @@ def test_shards_are_merged_into_one_file_that_keeps_the_rest(tmp_path: Path) -> 
         text = json.dumps({"machine": {"device": "H200"}, "seconds": 9, "loops": {name: {"forms": forms}}})
         (tmp_path / str(number) / "results.json").write_text(text)
     target = tmp_path / "RESULTS.md"
-    target.write_text(f"# Results\n\n{BEGIN}\nstale block\n{END}\nlast\n")
+    target.write_text("# Results\n\n<!-- planted suite: begin -->\nstale block\n<!-- planted suite: end -->\nlast\n")
     # when they are merged
     write_results([tmp_path / "0", tmp_path / "1"], target)
     # then both halves' loops are in the new block, the old block is gone and the rest is kept

@@ -31,6 +31,7 @@ import torch
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from tests.gpu.results import RESULTS, put
 from tests.gpu.workloads import NOT_WAITING, STAND_INS, WORKLOADS, Workload
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -227,7 +228,7 @@ def table(outcomes: Sequence[Outcome], seconds: float) -> str:
         "",
         f"Step by hand: median step between CUDA events, one per step boundary, without the magic; median of {repeats} "
         "runs that alternate with the magic's. It holds within 5 % or 0.2 ms, whichever is larger. Block: the same "
-        "loop between two synchronisations, divided by its steps. Overhead: recorded step / unprofiled step.",
+        "loop between two synchronisations, divided by its steps. In brackets: the range over the runs. Overhead: recorded step / unprofiled step.",
         "",
         "| workload | form | by hand ms | block ms | ipyprof ms | off | overhead | kernel share | expected | verdict | "
         "line | recoverable ms | confidence | holds |",
@@ -248,17 +249,21 @@ def _row(outcome: Outcome) -> str:
     def number(value: float | None, digits: int = 3) -> str:
         return "-" if value is None else f"{value:.{digits}f}"
 
+    def spread(values: Sequence[float]) -> str:
+        return f" ({min(values):.2f}–{max(values):.2f})" if len(values) > 1 else ""
+
     truth = median(outcome.hand_ms) if outcome.hand_ms else None
     block = median(outcome.block_ms) if outcome.block_ms else None
-    cells = [outcome.workload, outcome.form, number(truth), number(block)]
+    cells = [outcome.workload, outcome.form, number(truth) + spread(outcome.hand_ms), number(block)]
     if outcome.reports:
-        step = median(map(step_ms, outcome.reports))
+        steps = list(map(step_ms, outcome.reports))
+        step = median(steps)
         last = outcome.reports[-1]
         causes = list(dict.fromkeys(str(report["verdict"]["cause"]) for report in outcome.reports))
         line = named_line(last)
         kernel = last["breakdown"]["kernel"]
         cells += [
-            number(step),
+            number(step) + spread(steps),
             "-" if not truth else f"{100 * (step / truth - 1):+.1f} %",
             number(last["steps"]["overhead"], 2),
             "-" if kernel is None else f"{100 * kernel / step_ms(last):.0f} %",
@@ -296,7 +301,7 @@ def main() -> int:
             flush=True,
         )
     if not arguments.only and arguments.out is None and torch.cuda.is_available():
-        (ROOT / "tests" / "gpu" / "RESULTS.md").write_text(page)
+        put(RESULTS, "GPU suite", page)
     print(f"\n{page}\nfiles: {out}")
     return 1 if any(outcome.failures for outcome in outcomes) else 0
 

@@ -252,7 +252,7 @@ ALLOCATOR = Workload(
         scales = [0.5 + 0.1 * k for k in range(24)]
     """),
     slow=_cell(f"""
-        for step in range({_size(110, 40)}):
+        for step in range({_size(60, 40)}):
             buffers = [x * scale for scale in scales]
             del buffers
             torch.cuda.empty_cache()

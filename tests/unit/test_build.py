@@ -202,6 +202,7 @@ def test_amdahl_of_the_only_operator_of_a_busy_gpu_is_nearly_everything() -> Non
     assert report.operators[0].amdahl_share == pytest.approx(1_000 / 1_002, abs=0.01)
 
 
+@pytest.mark.usefixtures("recording_costs_nothing")
 def test_amdahl_of_work_beside_the_host_is_nothing() -> None:
     """100 us of kernel under 900 of Python."""
 
@@ -226,6 +227,7 @@ def test_lines_of_the_cell_are_all_listed_with_their_text() -> None:
     assert by_line[4].sync_count == 10.0
 
 
+@pytest.mark.usefixtures("recording_costs_nothing")
 def test_utilization_is_of_the_unprofiled_step() -> None:
     def body(machine: Machine) -> None:
         machine.launch(300)
@@ -259,6 +261,7 @@ def test_busiest_device_is_the_reports_and_the_others_are_listed() -> None:
 # Without what is usually there.
 
 
+@pytest.mark.usefixtures("recording_costs_nothing")
 def test_without_a_gpu_its_parts_are_null_and_the_rest_adds_up() -> None:
     def body(machine: Machine) -> None:
         machine.loader(100)

@@ -153,6 +153,7 @@ def test_marks_that_took_time_do_not_count_against_the_fit_of_a_busy_gpu() -> No
     assert profile.fit_error == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.usefixtures("recording_costs_nothing")
 def test_marks_that_took_time_do_not_count_against_the_fit_of_a_waiting_gpu() -> None:
     machine = Machine()
     for _ in range(3):
@@ -181,10 +182,106 @@ def test_pause_that_nothing_explains_shows_in_the_fit() -> None:
 
 
 def test_error_is_the_worse_of_the_two_checks() -> None:
-    """The steady state is 1,604 us, the baseline 1,700: 96 us off, and the window fits."""
+    """The device takes 1,604 us at least, the baseline 1,500: 104 us off, and the window fits."""
+    profile = of(busy(), live("", 1_500))
+
+    assert profile.fit_error == pytest.approx(0, abs=1e-9)
+    assert profile.error_ns == pytest.approx(104_000)
+    assert profile.drift == 1.0
+
+
+# Unprofiled steps that ran slower, and what recording cost then.
+
+
+def test_longer_unprofiled_step_of_a_busy_gpu_is_a_slower_gpu() -> None:
+    """Kernels of 400 us take 424: a clock that fell by 6 %."""
     profile = of(busy(), live("", 1_700))
 
-    assert profile.error_ns == pytest.approx(96_000)
+    assert profile.drift == pytest.approx(1.06, abs=2e-3)
+    assert profile.error_ns < 2_000
+    assert profile.breakdown is not None
+    assert profile.breakdown.parts["kernel"] == pytest.approx(1_696_000, rel=2e-3)
+
+
+@pytest.mark.usefixtures("recording_costs_nothing")
+def test_longer_unprofiled_step_of_a_waiting_gpu_is_a_slower_host() -> None:
+    profile = of(operators(), live("", 720, 720, 720))
+
+    assert (profile.step_ns, profile.cost_ns) == (720_000.0, 0.0)
+    assert profile.drift == pytest.approx(1.2, rel=2e-3)
+    assert profile.breakdown is not None
+    assert profile.breakdown.parts["kernel"] == pytest.approx(40_000, rel=2e-3)
+
+
+def test_recording_that_is_a_small_part_of_the_step_costs_what_it_usually_does() -> None:
+    """One launch in 10,005 us: no baseline could tell its cost from the spread of the steps."""
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            machine.python(10_000)
+            machine.launch(50)
+
+    assert of(machine, live("", 10_005)).cost_ns == FILE_COST_NS
+
+
+def test_gpu_that_is_busy_at_the_usual_cost_became_slower_and_not_the_recording_cheaper() -> None:
+    """600 us recorded, 500 without its cost: less than 20 kernels of 27 us. Unprofiled 600: kernels of 29."""
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            for _ in range(20):
+                with machine.op("aten::mm"):
+                    machine.python(20)
+                    machine.launch(27, own=10)
+
+    profile = of(machine, live("", 600))
+
+    assert profile.cost_ns == FILE_COST_NS
+    assert profile.drift == pytest.approx(29 / 27, rel=2e-3)
+    assert profile.breakdown is not None
+    assert profile.breakdown.parts["kernel"] == pytest.approx(20 * 29_000, rel=2e-3)
+
+
+# The only sample behind the recording.
+
+
+def fetching() -> Machine:
+    """295 us of Python, launch 5, kernel 50, then a fetch of 100: 400 us a step, 350 from an idle GPU to the end.
+
+    Half of the fetch lies beside the kernel.
+    """
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            machine.python(295)
+            machine.launch(50)
+            machine.loader(100)
+    return machine
+
+
+def test_sample_that_ended_with_the_loop_is_a_step_without_its_fetch() -> None:
+    profile = of(fetching(), live("", 350, baseline="after_first", baseline_closing=True))
+
+    assert (profile.step_ns, profile.step_from) == (400_000.0, "baseline")
+    assert (profile.cost_ns, profile.drift) == (0.0, 1.0)
+    assert profile.breakdown is not None
+    assert profile.breakdown.parts["data_loading"] == pytest.approx(50_000)
+
+
+def test_sample_behind_the_stop_that_did_not_end_the_loop_holds_its_fetch() -> None:
+    profile = of(fetching(), live("", 400, baseline="after_first"))
+
+    assert profile.step_ns == 400_000.0
+    assert profile.breakdown is not None
+    assert profile.breakdown.parts["data_loading"] == pytest.approx(50_000)
+
+
+def test_sample_taken_for_a_whole_step_makes_recording_look_expensive() -> None:
+    """The same 350 us with the fetch in them: 50 us are put down to recording."""
+    profile = of(fetching(), live("", 350, baseline="after_first"))
+
+    assert profile.cost_ns > FILE_COST_NS
+    assert profile.step_ns == pytest.approx(350_000, rel=2e-3)
 
 
 # What is missing.

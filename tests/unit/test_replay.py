@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from ipyprof.analysis.breakdown import PARTS, break_down, recorded_parts
 from ipyprof.analysis.program import Act, Program, build_program
-from ipyprof.analysis.replay import COST_LIMIT_NS, KEPT_SHARE, deflated, fold, replay, solve_cost
+from ipyprof.analysis.replay import (
+    COST_LIMIT_NS,
+    FOLLOW_LIMIT,
+    KEPT_SHARE,
+    deflated,
+    device_share,
+    fold,
+    follow,
+    replay,
+    solve_cost,
+)
 from ipyprof.analysis.steps import find_steps
 from ipyprof.trace.model import Trace
 from tests.machine import Machine
@@ -164,6 +174,22 @@ def test_steady_step_with_a_read_is_host_and_device_in_turn() -> None:
     assert result.step_ns == pytest.approx((machine.marks[5] - machine.marks[4]) * 1000)
 
 
+def test_stream_that_falls_behind_sets_the_step_while_another_is_still_ahead() -> None:
+    """Two kernels of 210 us on stream 7: 422. The other stream, at the host's pace of 415, ends later at first."""
+
+    def body(machine: Machine) -> None:
+        machine.launch(210, stream=7)
+        machine.launch(210, stream=7)
+        machine.python(400)
+        machine.launch(300, stream=20)
+
+    _, program = recorded(stepped(body))
+
+    result = replay(program)
+
+    assert (result.step_ns, result.host_step_ns) == (422_000.0, 415_000.0)
+
+
 def test_a_single_step_is_replayed_once() -> None:
     machine = stepped(gpu_bound, 1)
     _, program = recorded(machine)
@@ -260,6 +286,103 @@ def test_sleep_is_not_deflated() -> None:
     gap, _ = deflated(program, 3_000)
 
     assert gap.sum() >= program.gap.sum() - 3_000 * 2 * 3  # the span itself and the mark: two events a step
+
+
+# Unprofiled steps that ran slower than the recorded ones.
+
+
+def test_slower_unprofiled_step_of_a_busy_device_makes_the_device_slower() -> None:
+    """4 kernels of 400 us and pauses of 1: 1,764 us are kernels of 440."""
+    _, program = recorded(stepped(gpu_bound))
+
+    slower, replayed, factor = follow(program, 0.0, 1_764_000.0)
+
+    assert factor == pytest.approx(1.1, rel=2e-3)
+    assert replayed.step_ns == pytest.approx(1_764_000, rel=1e-3)
+    np.testing.assert_allclose(slower.dur, program.dur * factor)
+    assert (slower.gap is program.gap, slower.own is program.own, slower.slowed) == (True, True, 1.0)
+
+
+def test_slower_unprofiled_step_of_a_waiting_device_makes_the_host_slower() -> None:
+    """4 times 60 us of Python and a launch of 5, 1.25 times as long: 325 us."""
+    _, program = recorded(stepped(host_bound))
+
+    slower, replayed, factor = follow(program, 0.0, 325_000.0)
+
+    assert factor == pytest.approx(1.25, rel=2e-3)
+    assert replayed.step_ns == pytest.approx(325_000, rel=1e-3)
+    np.testing.assert_allclose(slower.gap, program.gap * factor)
+    np.testing.assert_allclose(slower.own, program.own * factor)
+    assert (slower.dur is program.dur, slower.slowed) == (True, factor)
+
+
+def test_host_follows_where_host_and_device_take_turns() -> None:
+    """The kernels fill three quarters of the step: 61 us of 411 are the host's."""
+    _, program = recorded(stepped(reading, 6))
+    before = replay(program)
+    assert device_share(program, before) < 0.9
+
+    slower, replayed, factor = follow(program, 0.0, before.step_ns * 1.05)
+
+    assert replayed.step_ns == pytest.approx(before.step_ns * 1.05, rel=1e-3)
+    assert factor > 1.2
+    assert slower.dur is program.dur
+
+
+def test_every_stretch_of_a_slower_host_is_slower_by_the_same_factor_without_its_recording() -> None:
+    def body(machine: Machine) -> None:
+        machine.python(100)
+        for _ in range(10):
+            with machine.op("aten::add"):
+                machine.python(20)
+                machine.launch(2, own=10)
+
+    _, program = recorded(stepped(body))
+
+    slower, _, factor = follow(program, 2_000.0, 1.3 * replay(program, 2_000.0).step_ns)
+
+    for after, before in zip(deflated(slower, 2_000.0), deflated(program, 2_000.0), strict=True):
+        np.testing.assert_allclose(after, before * factor)
+
+
+@pytest.mark.parametrize("body", [gpu_bound, host_bound])
+def test_nothing_is_made_more_than_half_as_slow_again(body: Run) -> None:
+    _, program = recorded(stepped(body))
+    recorded_ns = replay(program).step_ns
+
+    _, replayed, factor = follow(program, 0.0, 3 * recorded_ns)
+
+    assert factor == FOLLOW_LIMIT == 1.5
+    assert replayed.step_ns == pytest.approx(1.5 * recorded_ns, rel=2e-3)
+
+
+@pytest.mark.parametrize("step_us", [800, 1_604, 1_620])
+def test_step_that_is_no_longer_or_by_less_than_a_hundredth_is_not_followed(step_us: float) -> None:
+    _, program = recorded(stepped(gpu_bound))
+
+    same, replayed, factor = follow(program, 0.0, step_us * 1000)
+
+    assert same is program
+    assert (replayed.step_ns, factor) == (1_604_000.0, 1.0)
+
+
+def test_cut_of_a_slower_host_takes_all_of_the_interval() -> None:
+    """Fetch 800, launch 5, 1.2 times as long; without the fetch only the launch is left."""
+
+    def body(machine: Machine) -> None:
+        machine.loader(800)
+        machine.launch(2)
+
+    machine = stepped(body)
+    _, program = recorded(machine)
+    slower, _, factor = follow(program, 0.0, 966_000.0)
+    fetch = np.asarray(machine.marks, np.int64) * 1000
+
+    without = slower.cut(fetch, fetch + 800_000, records=False)
+
+    assert factor == pytest.approx(1.2, rel=2e-3)
+    assert without.gap.sum() == pytest.approx(0, abs=1e-6)
+    assert without.own.sum() == pytest.approx(3 * 5_000 * factor)
 
 
 # Folding.
@@ -393,6 +516,20 @@ def test_no_edit_makes_a_step_longer(machine: Machine) -> None:
         program.without_calls(program.event >= 0),
     ):
         assert replay(edited, once=True).first_pass_ns <= before + 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(machines(), st.floats(0, 4_000), st.floats(0.5, 3.0))
+def test_any_program_follows_no_further_than_asked(machine: Machine, cost: float, factor: float) -> None:
+    _, program = recorded(machine)
+    before = replay(program, cost).step_ns
+    asked = before * factor
+
+    slower, replayed, found = follow(program, cost, asked)
+
+    assert 1.0 <= found <= FOLLOW_LIMIT
+    assert replayed.step_ns == replay(slower, cost).step_ns
+    assert replayed.step_ns <= max(asked, before) * (1 + 2e-3) + 1
 
 
 def lasting(body: list[tuple[str, int, int]], count: int) -> tuple[Machine, list[float]]:

@@ -216,10 +216,46 @@ def test_replay_that_does_not_fit_warns() -> None:
 
 
 def test_baseline_that_the_replay_misses_lowers_the_confidence() -> None:
-    level, reasons = confidence(profiled(busy, 1_100))
+    """1,002 us of kernels and pauses cannot pass in 900."""
+    level, reasons = confidence(profiled(busy, 900))
 
     assert level == "medium"
-    assert reasons == ("the replayed step is 8.9 % off the unprofiled one",)
+    assert reasons == ("the replayed step is 11 % off the unprofiled one",)
+
+
+@pytest.mark.parametrize(
+    ("step_us", "check", "level"),
+    [
+        (1_022, None, "high"),  # 2 %: as far apart as medians of the same step
+        (1_082, ("ok", "unprofiled steps ran 8.0 % slower than the recorded ones (GPU clock or host)"), "high"),
+        (1_202, ("warn", "unprofiled steps ran 20 % slower than the recorded ones (GPU clock or host)"), "medium"),
+    ],
+)
+def test_unprofiled_steps_that_ran_slower_are_said(step_us: float, check: tuple[str, str] | None, level: str) -> None:
+    """Two kernels of 500 us and pauses of 1: all but the pauses takes longer."""
+    profile = profiled(busy, step_us)
+
+    assert said(profile).get("drift") == check
+    assert profile.error_ns < 0.002 * step_us * 1000
+    assert confidence(profile)[0] == level
+
+
+def test_drift_is_a_reason_for_less_confidence() -> None:
+    assert confidence(profiled(busy, 1_202))[1] == ("the unprofiled steps ran 20 % slower than the recorded ones",)
+
+
+def test_unprofiled_steps_that_are_too_slow_to_follow_are_an_error_of_the_replay() -> None:
+    """At most 1.5 times: 1,502 us of 3,000."""
+    profile = profiled(busy, 3_000)
+
+    assert profile.drift == 1.5
+    assert confidence(profile) == (
+        "medium",
+        (
+            "the replayed step is 50 % off the unprofiled one",
+            "the unprofiled steps ran 50 % slower than the recorded ones",
+        ),
+    )
 
 
 def test_large_overhead_warns_and_is_hedged() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.planted.judge import Row, classic, rows_of, summary
+from tests.gpu.results import put
 
-BEGIN, END = "<!-- planted suite: begin -->", "<!-- planted suite: end -->"
 HEAD = (
     "| loop | form | expected | verdict | line | step by hand ms | step ms | predicted ms | fixed ms | error | "
     "next found ms | from the file | holds |\n"
@@ -81,13 +81,7 @@ def both_halves(folders: Iterable[Path]) -> str:
 
 def write_results(folders: Iterable[Path], target: Path) -> None:
     """Puts both halves' pages into ``target``, in place of those of an earlier run; the rest of the file stays."""
-    text = target.read_text() if target.exists() else ""
-    block = f"{BEGIN}\n\n{both_halves(folders)}\n{END}\n"
-    if BEGIN in text and END in text:
-        before, rest = text.split(BEGIN, 1)
-        target.write_text(before + block + rest.split(END, 1)[1].lstrip("\n"))
-    else:
-        target.write_text((text.rstrip("\n") + "\n\n" if text else "") + block)
+    put(target, "planted suite", both_halves(folders))
 
 
 def _counts(rows: Sequence[Row]) -> list[str]:
