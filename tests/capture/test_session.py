@@ -778,7 +778,7 @@ class TestBaseline:
         run_loop(session, 12, lambda _index: time.sleep(0.02))
         live = session.finish().live
 
-        assert sorted(live.baseline_ns)[2] == pytest.approx(20e6, rel=0.2)
+        assert min(live.baseline_ns) == pytest.approx(20e6, rel=0.2)  # another process may lengthen any but not all
         assert len(live.process_memory) == 4
         assert live.process_memory[0][0] < live.process_memory[-1][0]
 
