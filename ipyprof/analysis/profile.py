@@ -35,8 +35,8 @@ class Profile:
         profiled_step_ns: one step as recorded.
         program: what is replayed; ``None`` without steps.
         cost_ns: host time that recording one event cost, solved from the baseline or the default for files.
-        drift: how much slower than the recorded ones the unprofiled steps ran, apart from what recording cost: the
-            GPU's clock, or the host; 1 = not at all.
+        drift: how many times as long as the recorded ones the unprofiled steps took, apart from what recording cost:
+            the GPU's clock, or the host's speed; 1 = the same.
         replayed: the unedited, deflated replay.
         once: the window is replayed once, not to its steady state: a single step without a baseline.
         fit_error: |replayed − recorded| / recorded over the recorded window, unedited and not deflated.
@@ -110,7 +110,7 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
     if program is not None:
         fit = _fit_error(trace, program)
         if live is not None:
-            program = without_marks(program, steps)
+            program = without_marks(program, trace, steps, live)
         # The only interval behind the stop began with an idle device: it is one step and the filling of the queue.
         from_idle = live is not None and live.baseline == "after_first"
         sampled = program

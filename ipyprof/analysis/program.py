@@ -30,6 +30,7 @@ from ipyprof.analysis.steps import Steps
 from ipyprof.trace.kinds import LINE_PREFIX, Kind, Role
 from ipyprof.trace.model import Int64, LiveRecord, Trace
 
+MARK_NS = 100_000  # a mark of a marked loop takes up to 92 us beside the step's range (H200, torch 2.11)
 MARK_EVENTS = 5  # a mark of a live run takes 15 to 50 us on either side of the range's edge, an event 2 to 6 us
 
 
@@ -252,30 +253,45 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
     )
 
 
-def without_marks(program: Program, steps: Steps) -> Program:
-    """The program without what our own marks take: from the end of one step's range to the start of the next."""
-    return program.cut(steps.ends_ns[:-1], steps.marks_ns[1:-1], records=False)
+def without_marks(program: Program, trace: Trace, steps: Steps, live: LiveRecord) -> Program:
+    """The program without what our own marks take: between two steps' ranges, and beside them in a marked loop."""
+    start, end = [steps.ends_ns[:-1]], [steps.marks_ns[1:-1]]
+    if live.loop_is_for and steps.count:
+        first, last, known = _body(trace, steps)
+        before, behind = known & (first - steps.marks_ns[:-1] < MARK_NS), known & (steps.ends_ns - last < MARK_NS)
+        start += [steps.marks_ns[:-1][before], last[behind]]
+        end += [first[before], steps.ends_ns[behind]]
+    return program.cut(np.concatenate(start), np.concatenate(end), records=False)
 
 
 def loader_spans(trace: Trace, steps: Steps, live: LiveRecord | None, threads: Int64) -> tuple[Int64, Int64]:
     """Disjoint (start, end) of the time in which the marking threads fetch a batch.
 
     DataLoader spans by name; in a live run also the marked ``for`` loop's own fetch, whatever the iterator is: the time
-    from the end of the last statement of the body to the end of the step.
+    from the end of the last statement of the body to the end of the step. Below ``MARK_NS`` that is our own mark.
     """
     spans = trace.select(Kind.LOADER)
     spans = spans[np.isin(trace.tid[spans], threads)]
     start, end = trace.start_ns[spans], trace.end_ns[spans]
     if live is not None and live.loop_is_for and steps.count:
-        lines = trace.select(Kind.LINE)
-        lines = lines[trace.tid[lines] == steps.thread]
-        line_end = np.sort(trace.end_ns[lines])
-        at = np.searchsorted(line_end, steps.ends_ns, side="right") - 1
-        body_end = line_end[np.maximum(at, 0)] if len(line_end) else steps.marks_ns[:-1]
-        known = (at >= 0) & (body_end >= steps.marks_ns[:-1]) if len(line_end) else np.zeros(steps.count, bool)
-        start = np.concatenate((start, body_end[known]))
-        end = np.concatenate((end, steps.ends_ns[known]))
+        _, last, known = _body(trace, steps)
+        known &= steps.ends_ns - last >= MARK_NS
+        start, end = np.concatenate((start, last[known])), np.concatenate((end, steps.ends_ns[known]))
     return union(start, end)
+
+
+def _body(trace: Trace, steps: Steps) -> tuple[Int64, Int64, Bool]:
+    """(first start, last end, known), each (steps,): where the statements of each step's body begin and end."""
+    lines = trace.select(Kind.LINE)
+    lines = lines[trace.tid[lines] == steps.thread]
+    if len(lines) == 0:
+        return steps.marks_ns[:-1], steps.ends_ns, np.zeros(steps.count, bool)
+    starts, ends = np.sort(trace.start_ns[lines]), np.sort(trace.end_ns[lines])
+    first = np.searchsorted(starts, steps.marks_ns[:-1])
+    last = np.searchsorted(ends, steps.ends_ns, side="right") - 1
+    first_start, last_end = starts[np.minimum(first, len(starts) - 1)], ends[np.maximum(last, 0)]
+    known = (first < len(starts)) & (last >= 0) & (first_start >= steps.marks_ns[:-1]) & (last_end <= steps.ends_ns)
+    return first_start, last_end, known & (first_start <= last_end)
 
 
 def _overlap(start: Int64, end: Int64, begin: Int64, stop: Int64) -> Int64:

@@ -42,8 +42,8 @@ def confidence(profile: Profile) -> tuple[str, tuple[str, ...]]:
         off = abs(profile.replayed.step_ns - profile.step_ns) / profile.step_ns
         if off > thresholds.FIT_SHARE:
             lower(1, f"the replayed step is {percent_short(off)} off the unprofiled one")
-    if profile.drift - 1 > thresholds.DRIFT_SHARE:
-        lower(1, f"the unprofiled steps ran {percent_short(profile.drift - 1)} slower than the recorded ones")
+    if abs(profile.drift - 1) > thresholds.DRIFT_SHARE:
+        lower(1, f"the unprofiled steps ran {drift_text(profile.drift)} than the recorded ones")
     spread = unprofiled_spread(profile)
     if spread is not None and spread > thresholds.UNSTABLE_SHARE:
         lower(1, f"unprofiled steps vary by {percent_short(spread)}")
@@ -52,6 +52,11 @@ def confidence(profile: Profile) -> tuple[str, tuple[str, ...]]:
     if profile.lost:
         lower(1, f"{plural(profile.lost, 'launch')} without a GPU record")
     return LEVELS[level], tuple(reasons)
+
+
+def drift_text(drift: float) -> str:
+    """How the unprofiled steps ran against the recorded ones: ``12 % slower``, ``20 % faster``."""
+    return f"{percent_short(abs(drift - 1))} {'slower' if drift > 1 else 'faster'}"
 
 
 def unprofiled_spread(profile: Profile) -> float | None:

@@ -42,8 +42,8 @@ GRAPH_LEAST_LAUNCHES = 10
 
 # Recording may slow the step by this factor before the deflation is called hedged.
 OVERHEAD_WARN = 2.0
-# Unprofiled steps this much slower than the recorded ones, the cost of recording apart: GPU clocks differ by up to 17 %
-# between idle and full load on an H200, so more than half of that is said.
+# Unprofiled steps this much slower or faster than the recorded ones, the cost of recording apart. GPU clocks differ by
+# up to 17 % between idle and full load on an H200, so more than half of that is said.
 DRIFT_SHARE = 0.10
 # Spread (90th − 10th percentile over the median) of the unprofiled samples.
 UNSTABLE_SHARE = 0.25

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ipyprof.analysis.profile import Profile
 from ipyprof.diagnosis import thresholds
-from ipyprof.diagnosis.confidence import unprofiled_spread
+from ipyprof.diagnosis.confidence import drift_text, unprofiled_spread
 from ipyprof.formatting import overhead_text, percent_short, plural, time_text
 
 CLOCK_BACKWARDS_NS = -20_000  # kernels this long before their launch: the two clocks disagree (small ones are jitter)
@@ -108,11 +108,10 @@ def _overhead(profile: Profile) -> Iterator[Check]:
 
 
 def _drift(profile: Profile) -> Iterator[Check]:
-    if profile.drift - 1 > thresholds.FIT_SHARE:
-        status = "warn" if profile.drift - 1 > thresholds.DRIFT_SHARE else "ok"
-        text = (
-            f"unprofiled steps ran {percent_short(profile.drift - 1)} slower than the recorded ones (GPU clock or host)"
-        )
+    change = abs(profile.drift - 1)
+    if change > thresholds.FIT_SHARE:
+        status = "warn" if change > thresholds.DRIFT_SHARE else "ok"
+        text = f"unprofiled steps ran {drift_text(profile.drift)} than the recorded ones (GPU clock or host)"
         yield Check(check="drift", status=status, text=text)
 
 

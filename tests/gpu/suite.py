@@ -228,7 +228,8 @@ def table(outcomes: Sequence[Outcome], seconds: float) -> str:
         "",
         f"Step by hand: median step between CUDA events, one per step boundary, without the magic; median of {repeats} "
         "runs that alternate with the magic's. It holds within 5 % or 0.2 ms, whichever is larger. Block: the same "
-        "loop between two synchronisations, divided by its steps. In brackets: the range over the runs. Overhead: recorded step / unprofiled step.",
+        "loop between two synchronisations, divided by its steps. In brackets: the range over the runs. Overhead: "
+        "recorded step / unprofiled step.",
         "",
         "| workload | form | by hand ms | block ms | ipyprof ms | off | overhead | kernel share | expected | verdict | "
         "line | recoverable ms | confidence | holds |",

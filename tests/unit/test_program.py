@@ -288,14 +288,32 @@ def test_fetch_of_the_marked_loop_is_loading_whatever_the_iterator_is() -> None:
         with machine.step():
             with machine.line(3):
                 machine.launch(10)
-            machine.python(40)
+            machine.python(400)
     trace = machine.trace()
 
-    program = program_of(trace, live("", 45, loop_is_for=True))
-    of_a_while = program_of(trace, live("", 45, loop_is_for=False))
+    program = program_of(trace, live("", 405, loop_is_for=True))
+    of_a_while = program_of(trace, live("", 405, loop_is_for=False))
 
-    assert program.gap[program.gap_host == Host.DATA_LOADING].sum() == 80_000.0
+    assert program.gap[program.gap_host == Host.DATA_LOADING].sum() == 800_000.0
     assert of_a_while.gap[of_a_while.gap_host == Host.DATA_LOADING].sum() == 0.0
+
+
+def test_what_a_mark_takes_in_a_marked_loop_is_neither_loading_nor_the_bodys_time() -> None:
+    """40 us before the body's first statement and 60 behind its last are our own calls."""
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            machine.python(40)
+            with machine.line(3):
+                machine.python(70)
+                machine.launch(10)
+            machine.python(60)
+    trace, record = machine.trace(), live("", 75, loop_is_for=True)
+
+    program = without_marks(program_of(trace, record), trace, find_steps(trace), record)
+
+    assert not (program.gap_host == Host.DATA_LOADING).any()
+    assert program.gap.sum() == 3 * 70_000.0
 
 
 def test_loader_by_hand_without_a_span_is_python() -> None:
@@ -419,7 +437,7 @@ def test_what_a_mark_takes_is_not_the_users_time() -> None:
     trace = machine.trace()
 
     whole = program_of(trace)
-    program = without_marks(whole, find_steps(trace))
+    program = without_marks(whole, trace, find_steps(trace), live("", 75, loop_is_for=False))
 
     assert (program.gap.sum(), whole.gap.sum()) == (210_000.0, 270_000.0)
     assert replay(program).step_ns == 75_000.0

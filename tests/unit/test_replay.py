@@ -14,7 +14,8 @@ from ipyprof.analysis.breakdown import PARTS, break_down, recorded_parts
 from ipyprof.analysis.program import Act, Program, build_program
 from ipyprof.analysis.replay import (
     COST_LIMIT_NS,
-    FOLLOW_LIMIT,
+    DEVICE_FOLLOWS,
+    HOST_FOLLOWS,
     KEPT_SHARE,
     deflated,
     device_share,
@@ -346,14 +347,27 @@ def test_every_stretch_of_a_slower_host_is_slower_by_the_same_factor_without_its
 
 
 @pytest.mark.parametrize("body", [gpu_bound, host_bound])
-def test_nothing_is_made_more_than_half_as_slow_again(body: Run) -> None:
+@pytest.mark.parametrize("times", [3.0, 0.3])
+def test_step_that_neither_host_nor_device_can_give_is_not_followed(body: Run, times: float) -> None:
     _, program = recorded(stepped(body))
     recorded_ns = replay(program).step_ns
 
-    _, replayed, factor = follow(program, 0.0, 3 * recorded_ns)
+    unchanged, replayed, factor = follow(program, 0.0, times * recorded_ns)
 
-    assert factor == FOLLOW_LIMIT == 1.5
-    assert replayed.step_ns == pytest.approx(1.5 * recorded_ns, rel=2e-3)
+    assert factor == 1.0
+    assert unchanged is program
+    assert replayed.step_ns == recorded_ns
+
+
+def test_faster_host_is_followed_and_the_device_left_alone() -> None:
+    _, program = recorded(stepped(host_bound))
+    recorded_ns = replay(program).step_ns
+
+    faster, replayed, factor = follow(program, 0.0, 0.8 * recorded_ns)
+
+    assert replayed.step_ns == pytest.approx(0.8 * recorded_ns, rel=1e-3)
+    assert 1 / HOST_FOLLOWS <= factor < 1.0
+    assert faster.dur is program.dur
 
 
 @pytest.mark.parametrize("step_us", [800, 1_604, 1_620])
@@ -527,9 +541,10 @@ def test_any_program_follows_no_further_than_asked(machine: Machine, cost: float
 
     slower, replayed, found = follow(program, cost, asked)
 
-    assert 1.0 <= found <= FOLLOW_LIMIT
+    limit = max(HOST_FOLLOWS, DEVICE_FOLLOWS)
+    assert 1 / limit <= found <= limit
     assert replayed.step_ns == replay(slower, cost).step_ns
-    assert replayed.step_ns <= max(asked, before) * (1 + 2e-3) + 1
+    assert min(asked, before) * (1 - 2e-3) - 1 <= replayed.step_ns <= max(asked, before) * (1 + 2e-3) + 1
 
 
 def lasting(body: list[tuple[str, int, int]], count: int) -> tuple[Machine, list[float]]:
