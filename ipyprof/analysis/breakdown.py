@@ -50,16 +50,6 @@ class Breakdown:
     device: int
     device_busy_ns: Mapping[int, float]
 
-    @property
-    def runtime_ns(self) -> float:
-        """CUDA API calls on the host while the device waits."""
-        return sum(self.parts[part] for part in ("launch", "sync", "allocator", "call"))
-
-    @property
-    def waiting_ns(self) -> float:
-        """ns in which the device does nothing."""
-        return sum(self.parts[part] for part in PARTS[4:])
-
 
 def break_down(trace: Trace, program: Program, replayed: Replayed, step_ns: float) -> Breakdown:
     """The parts of one step of ``step_ns``, in the proportions of the replayed steady state.

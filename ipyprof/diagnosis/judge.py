@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +15,6 @@ from ipyprof.trace.model import Int64
 
 NS_PER_MS = 1e6
 NOWHERE = Where()
-
-Edit = Callable[[Profile, Program], Program]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

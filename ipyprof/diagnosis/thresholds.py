@@ -15,8 +15,6 @@ ERRORS = 2.0
 BUSY_SHARE = 0.85
 # From here to BUSY_SHARE it is nearly busy: same verdict, medium confidence.
 NEARLY_BUSY_SHARE = 0.80
-# Idle time and host work over this share with no cause found cannot be judged.
-UNEXPLAINED_SHARE = 0.20
 
 # A specific cause goes before the residual launch_bound when it recovers this share of the step, or this share of what
 # one graph launch would.
@@ -50,3 +48,8 @@ UNSTABLE_SHARE = 0.25
 
 # Without a GPU: fetching over this share of the step is the verdict.
 CPU_LOADING_SHARE = 0.20
+# Without a GPU: a mark takes up to 0.1 ms in the recording, so shorter steps are mostly marks; a recording this many
+# times longer than the step, or a step this much of which it does not show, speaks of something else.
+CPU_LEAST_STEP_NS = 100_000
+CPU_MOST_OVERHEAD = 5.0
+CPU_MOST_OTHER = 0.30

@@ -103,7 +103,7 @@ def _overhead(profile: Profile) -> Iterator[Check]:
     if overhead is not None:
         status = "warn" if overhead > 1.1 else "ok"
         yield Check(check="overhead", status=status, text=f"recording made the step {overhead_text(overhead)}")
-    elif profile.step_ns is not None and profile.live is not None:
+    elif profile.step_ns is not None and profile.live is not None and profile.step_from != "baseline":
         yield Check(check="overhead", status="warn", text="no unprofiled step was timed: overhead not measured")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 
 from ipyprof.analysis.profile import Profile
@@ -42,7 +43,6 @@ CAUSES = (*WAITING, *GPU_WORK)
 """Each has CAUSE, ``find(profile)`` and ``edit(profile, program)``. A new cause is a new file and a row here."""
 
 RESIDUAL = launch_bound.CAUSE
-MOST_WORDS = 25
 
 
 def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
@@ -81,6 +81,8 @@ def _cannot_look(profile: Profile) -> str | None:
     """Why no cause can be looked at, or ``None``."""
     if profile.program is None or profile.step_ns is None or profile.breakdown is None:
         return "no step was recorded"
+    if profile.step_ns <= 0:
+        return "the step has no length"
     if profile.silent:
         return "GPU work was launched but none was recorded"
     if not profile.has_gpu:
@@ -174,7 +176,6 @@ def _next(profile: Profile, main: Finding) -> tuple[str | None, str]:
 def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:
     assert profile.breakdown is not None and profile.step_ns is not None
     busy = profile.breakdown.parts["kernel"] / profile.step_ns
-    waiting = 1.0 - busy
     if busy < thresholds.NEARLY_BUSY_SHARE:
         return _inconclusive(
             profile, f"the GPU computes {percent_short(busy)} of the step; {_too_little(profile, findings)}"
@@ -183,7 +184,7 @@ def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:
     if busy < thresholds.BUSY_SHARE:
         reasons = (f"the GPU computes {percent_short(busy)} of the step: nearly busy, not busy", *reasons)
         level = "low" if level == "low" else "medium"
-    remaining = profile.step_ns * (1.0 - waiting)
+    remaining = profile.step_ns * busy
     return Verdict(
         cause="compute_bound",
         headline=healthy_headline(profile, busy),
@@ -217,6 +218,20 @@ def _inconclusive(profile: Profile, reason: str) -> Verdict:
     )
 
 
+def _cpu_doubt(profile: Profile, parts: Mapping[str, float]) -> str | None:
+    """Why the parts of a step without a GPU cannot be trusted, or ``None``."""
+    assert profile.step_ns is not None
+    if profile.steps.count < 2:
+        return "one step was recorded, at least two are needed without a GPU"
+    if profile.step_ns < thresholds.CPU_LEAST_STEP_NS:
+        return f"a step of {time_text(profile.step_ns / NS_PER_MS)} is shorter than what marking it takes"
+    if profile.overhead is not None and profile.overhead > thresholds.CPU_MOST_OVERHEAD:
+        return f"recording made the step {profile.overhead:.0f} times longer"
+    if parts["other"] / profile.step_ns > thresholds.CPU_MOST_OTHER:
+        return f"{percent_short(parts['other'] / profile.step_ns)} of the step is not explained by the recording"
+    return None
+
+
 def _without_gpu(profile: Profile, reason: str) -> tuple[Verdict, Finding | None]:
     """(the verdict without device records, its finding): the loader, or the largest line, or nothing."""
     parts = profile.breakdown.parts if profile.breakdown is not None else {}
@@ -228,18 +243,23 @@ def _without_gpu(profile: Profile, reason: str) -> tuple[Verdict, Finding | None
             "or CAP_SYS_ADMIN in a container), a CUPTI that does not match the driver, an unsupported platform (WSL).",
             confidence="low",
         ), None
-    if profile.step_ns is None or not parts:
+    if profile.step_ns is None or profile.step_ns <= 0 or not parts:
+        timed = profile.live is not None and bool(profile.live.baseline_ns)
         return Verdict(
             cause="inconclusive",
             headline=f"Could not tell what holds the step back: {reason}.",
-            advice="Let the cell run at least two steps.",
+            advice="The steps were timed, but none was recorded; the notes below say why."
+            if timed
+            else "Let the cell run at least two steps.",
             confidence="low",
         ), None
-    if profile.steps.count < 2:
-        return _inconclusive(profile, "one step was recorded, at least two are needed without a GPU"), None
+    doubt = _cpu_doubt(profile, parts)
+    if doubt is not None:
+        return _inconclusive(profile, doubt), None
     loading = parts["data_loading"] / profile.step_ns
     where = Where()
-    level = "medium" if profile.step_from == "baseline" else "low"
+    level, reasons = confidence(profile)
+    level = "medium" if level == "high" else level
     if loading > thresholds.CPU_LOADING_SHARE:
         line = profile.live.loop_line if profile.live is not None else None
         where = Where(line=line)
@@ -264,5 +284,5 @@ def _without_gpu(profile: Profile, reason: str) -> tuple[Verdict, Finding | None
         advice=advice,
         bound=BOUND_OF[cause],
         confidence=level,
-        reasons=("no GPU: the gain was not replayed",),
+        reasons=("no GPU: the gain was not replayed", *reasons),
     ), Finding(cause=cause, status="found", where=where, evidence=text, advice=advice)

@@ -42,7 +42,8 @@ def headline(profile: Profile, finding: Finding) -> str:
     gained = finding.recoverable_ms or 0.0
     share = percent_short(gained / step_ms if step_ms else None)
     cost = f"{_both(gained, step_ms)} ({share})"
-    best = f"at most {speedup_text(finding.speedup_bound)} faster"
+    faster = f"{speedup_text(finding.speedup_bound)} faster"
+    best = f"at most {faster}"
     line = finding.where.line
     place = f"Line {line}" if line else ""
     count = sum(site.count for site in finding.sites if site.where.line == line)
@@ -72,7 +73,7 @@ def headline(profile: Profile, finding: Finding) -> str:
         return f"{works} multiplies sizes that tile badly: {cost}; padded, it may be {best}."
     if finding.cause == "memory_bound":
         # Fusing does more than the edit: what the chains leave in registers is not counted.
-        return f"{works} moves bytes that fused kernels would not: {cost}; fused, at least {best[8:]}."
+        return f"{works} moves bytes that fused kernels would not: {cost}; fused, at least {faster}."
     return f"The GPU is held back by {finding.cause}: {cost}; without it, {best}."
 
 

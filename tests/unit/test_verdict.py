@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from ipyprof.analysis.profile import Profile, analyse
 from ipyprof.diagnosis import verdict as verdict_module
 from ipyprof.diagnosis.finding import Finding, Site, Verdict, Where
-from ipyprof.diagnosis.verdict import CAUSES, MOST_WORDS, diagnose
+from ipyprof.diagnosis.verdict import CAUSES, diagnose
 from ipyprof.diagnosis.words import BOUND_OF, headline, healthy_headline
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 
 SOURCE = "%%gpuprofile\nfor x in loader:\n    y = model(x)\n    total += y.item()\n    torch.cuda.empty_cache()\n"
 Body = Callable[[Machine], object]
+
+MOST_WORDS = 25
 
 
 def profiled(body: Body, step_us: float | None, *, steps: int = 4, pause: float = 1, **known: Any) -> Profile:
@@ -523,3 +525,41 @@ def test_any_program_gets_a_verdict_of_at_most_25_words(
 
 
 ANY = profiled(lambda machine: machine.launch(100), 101)
+
+
+def on_the_cpu(step_us: float, recorded_us: float, **known: Any) -> Profile:
+    machine = Machine()
+    for _ in range(3):
+        with machine.step(), machine.line(3):
+            machine.python(recorded_us)
+    return analyse(machine.trace(), live(SOURCE, step_us, step_us, step_us, **known))
+
+
+@pytest.mark.parametrize(
+    ("step_us", "recorded_us", "reason"),
+    [
+        (5, 5, "a step of 5 µs is shorter than what marking it takes"),
+        (300, 3_000, "recording made the step 10 times longer"),
+        (3_000, 300, "of the step is not explained by the recording"),
+    ],
+)
+def test_without_a_gpu_a_recording_of_something_else_is_no_verdict(
+    step_us: float, recorded_us: float, reason: str
+) -> None:
+    recorded_ns = int(recorded_us * 1000)
+
+    _, verdict = diagnose(on_the_cpu(step_us, recorded_us, profiled_ns=(recorded_ns,) * 3))
+
+    assert verdict.cause == "inconclusive"
+    assert reason in verdict.headline
+
+
+def test_step_without_length_is_no_verdict_and_no_error() -> None:
+    builder = TraceBuilder()
+    builder.step(0, 10, 10)
+    builder.step(1, 10, 10)
+
+    findings, verdict = diagnose(analyse(builder.trace()))
+
+    assert verdict.cause == "inconclusive"
+    assert {finding.status for finding in findings} == {"unknown"}
