@@ -527,7 +527,7 @@ def test_any_program_gets_a_verdict_of_at_most_25_words(
 ANY = profiled(lambda machine: machine.launch(100), 101)
 
 
-def on_the_cpu(step_us: float, recorded_us: float, **known: Any) -> Profile:
+def cpu_steps(step_us: float, recorded_us: float, **known: Any) -> Profile:
     machine = Machine()
     for _ in range(3):
         with machine.step(), machine.line(3):
@@ -548,7 +548,7 @@ def test_without_a_gpu_a_recording_of_something_else_is_no_verdict(
 ) -> None:
     recorded_ns = int(recorded_us * 1000)
 
-    _, verdict = diagnose(on_the_cpu(step_us, recorded_us, profiled_ns=(recorded_ns,) * 3))
+    _, verdict = diagnose(cpu_steps(step_us, recorded_us, profiled_ns=(recorded_ns,) * 3))
 
     assert verdict.cause == "inconclusive"
     assert reason in verdict.headline
