@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from ipyprof import __version__, api
+from ipyprof import __version__, api, files
 from ipyprof.errors import IpyprofError, OptionError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 2 after an error that was told."""
     asked = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # the text has signs that not every terminal has
     try:
-        if asked.command == "demo":
-            return _demo()
-        return _report(asked.files, as_json=asked.json, page=asked.html)
+        code = _demo() if asked.command == "demo" else _report(asked.files, as_json=asked.json, page=asked.html)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, such as head, has enough
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush when Python exits
+        return 0
     except (IpyprofError, OSError) as error:
         print(f"ipyprof: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -30,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="profile a small training cell here, on the GPU if there is one")
     report = commands.add_parser("report", help="the report of a saved trace, or a saved report")
-    report.add_argument("files", nargs="+", metavar="FILE", help="a trace (.json or .json.gz) or a report's JSON")
+    report.add_argument("files", nargs="+", metavar="FILE", help="a trace (.json or .json.gz), or the JSON of reports")
     report.add_argument("--json", action="store_true", help="print JSON; a list where there are several files")
     report.add_argument("--html", type=Path, metavar="FILE", help="write the dashboard to this file")
     return parser
@@ -44,15 +53,20 @@ def _demo() -> int:
     return 0
 
 
-def _report(files: Sequence[str], *, as_json: bool, page: Path | None) -> int:
+def _report(paths: Sequence[str], *, as_json: bool, page: Path | None) -> int:
     from ipyprof.delivery import check_target, write_page
     from ipyprof.report.text import render_text
 
     if page is not None:
-        if len(files) > 1:
-            raise OptionError(f"--html with {len(files)} files", "a page shows one report", "give one file")
+        if len(paths) > 1:
+            raise OptionError(f"--html with {len(paths)} files", "a page shows one report", "give one file")
+        if files.same_file(page, Path(paths[0]).expanduser()):
+            raise OptionError(f"--html {page}", "that is the file to read", "give another name")
         check_target("html", page)
-    reports = [api.load(file) for file in files]
+    loaded = [(path, api.load_all(path)) for path in paths]
+    reports = [report for _, some in loaded for report in some]
+    if page is not None and len(reports) > 1:
+        raise OptionError(f"--html with {len(reports)} reports", "a page shows one report", "give a file of one")
     if page is not None:
         write_page(reports[0], page)
     if as_json:
@@ -61,10 +75,11 @@ def _report(files: Sequence[str], *, as_json: bool, page: Path | None) -> int:
     elif page is not None:
         print(f"The dashboard as a page: {page}")
     else:
-        for file, report in zip(files, reports, strict=True):
-            if len(files) > 1:
-                print(f"== {file}")
-            print(render_text(report))
+        for path, some in loaded:
+            for number, report in enumerate(some, 1):
+                if len(reports) > 1:
+                    print(f"== {path}" + (f", {number} of {len(some)}" if len(some) > 1 else ""))
+                print(render_text(report))
     return 0
 
 

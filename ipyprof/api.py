@@ -19,14 +19,16 @@ from ipyprof.options import Options
 from ipyprof.surface import surface_for
 
 if TYPE_CHECKING:
-    from ipyprof.capture.session import Session
     from ipyprof.capture.steps import StepDetector
     from ipyprof.report.report import Report
+    from ipyprof.trace.model import LiveRecord
 
-__all__ = ["last_report", "load", "profile", "report_of", "step"]
+__all__ = ["last_report", "load", "profile", "step"]
 
 _OPTIONS = tuple(field.name for field in fields(Options) if field.name != "output")
 _SHORT = {"limit": "limit_s"}
+_KEYS = {"schema", "verdict", "breakdown"}
+"""What tells a report from other JSON."""
 
 
 class profile:
@@ -75,7 +77,6 @@ class profile:
         check_targets(self._options)
         self._surface = surface_for(shell, quiet=self._options.quiet, static=self._options.static)
         self._delivery: Delivery | None = None
-        self._session: Session | None = None
         self._detector: StepDetector | None = None
         self._on = ExitStack()
 
@@ -92,39 +93,41 @@ class profile:
     def __enter__(self) -> profile:
         if self._delivery is not None:
             raise IpyprofError("a profile() that was used before", "each runs one block", "make a new one")
-        if running.is_on():
-            running.refuse(self._surface)
-            return self
+        with ExitStack() as on:
+            run = on.enter_context(running.claim(self._surface))
+            if run is not None:
+                self._begin(run, on, *_caller(sys._getframe(1)))
+            self._on = on.pop_all()
+        return self
+
+    def _begin(self, run: running.Run, on: ExitStack, filename: str, cell: tuple[str, ...]) -> None:
         from ipyprof.capture.session import Session
         from ipyprof.capture.steps import StepDetector
 
-        filename, cell = _caller(sys._getframe(1))
-        self._delivery = Delivery(self._options, self._surface, cell=cell)
-        self._session = Session(
+        delivery = Delivery(self._options, self._surface, cell=cell)
+        session = Session(
             self._options,
             status=self._surface.status,
-            on_ready=self._delivery.deliver,
+            on_ready=delivery.deliver,
             source="\n".join(cell),
             cell_name=filename,
         )
-        detector = StepDetector(self._options, self._session, (), "", filename=filename)
-        self._delivery.notes = detector.notes
-        self._on.enter_context(running.on(detector))
-        self._on.enter_context(detector)
-        self._detector = detector
+        detector = StepDetector(self._options, session, (), "", filename=filename)
+        delivery.notes = detector.notes
+        run.detector = detector
+        self._delivery, self._detector = delivery, detector
+        on.push(lambda _kind, error, _traceback: delivery.finish(session, error))
+        on.enter_context(detector)
         detector.run_begins(0)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._detector is None or self._session is None or self._delivery is None:
-            return
-        if error is None:
-            self._detector.cell_ended()
-        self._detector = None
-        self._on.__exit__(kind, error, traceback)
-        self._delivery.finish(self._session, error)
+        __tracebackhide__ = True
+        detector, self._detector = self._detector, None
+        if detector is not None and error is None:
+            detector.cell_ended()
+        self._on.__exit__(kind, error, traceback)  # the detector, the report, and then the next run may come
 
 
 def step() -> None:
@@ -140,7 +143,9 @@ def last_report() -> Report | None:
 def load(path: str | PathLike[str]) -> Report:
     """The report of a saved trace, or a saved report; the file's content tells which, plain or gz.
 
-    A trace that ``--trace`` wrote gives the live report again.
+    A trace that ``--trace`` wrote carries the cell and what was measured beside the trace, so its numbers, lines and
+    verdict are those of the live report. It does not carry the title (``--name``) and, except for ``items`` and
+    ``unit``, the options.
 
     Args:
         path: of one file.
@@ -154,6 +159,18 @@ def load(path: str | PathLike[str]) -> Report:
     """
     if not isinstance(path, (str, PathLike)):
         raise IpyprofError(f"load({type(path).__name__})", "load() takes the path of one file", "give one path")
+    reports = load_all(path)
+    if len(reports) != 1:
+        raise IpyprofError(
+            f"{os.fspath(path)} holds {len(reports)} reports",
+            "load() gives one report",
+            "show them with python -m ipyprof report",
+        )
+    return reports[0]
+
+
+def load_all(path: str | PathLike[str]) -> tuple[Report, ...]:
+    """As ``load``, and all reports of a list of them."""
     where = Path(os.fspath(path)).expanduser()
     if where.is_dir():
         raise IpyprofError(f"{where} is a folder", "load() takes the path of one file", "give one file of it")
@@ -162,30 +179,38 @@ def load(path: str | PathLike[str]) -> Report:
     from ipyprof.trace.reader import parse_trace
 
     data = source.read_bytes(where)
-    saved = _saved_report(data)
+    saved = _saved_reports(data)
     if saved is not None:
         return saved
     trace = parse_trace(data, str(where))
     live = trace.live
-    return report_of(
+    report = report_of(
         trace,
         Source(
             kind="file" if live is None else "live",
             path=str(where),
             cell=() if live is None else tuple(live.source.splitlines()),
+            options="" if live is None else _kept_options(live),
             created=now(),
             partial="" if live is None else live.partial,
         ),
     )
+    return (report,)
 
 
-def _saved_report(data: bytes) -> Report | None:
-    """The report in the JSON text of one, or ``None`` where it is something else.
+def _kept_options(live: LiveRecord) -> str:
+    """The options that a live record carries, as ``Options.as_text`` writes them."""
+    kept = (("items", live.items, None), ("unit", live.unit, "items"))
+    return " ".join(f"{name}={value!r}" for name, value, default in kept if value != default)
+
+
+def _saved_reports(data: bytes) -> tuple[Report, ...] | None:
+    """The reports in the JSON text of one or of a list, or ``None`` where it is something else.
 
     Raises:
         IpyprofError: a report of another schema, or a damaged one.
     """
-    if b'"traceEvents"' in data or data.lstrip()[:1] != b"{":
+    if b'"traceEvents"' in data or data.lstrip()[:1] not in (b"{", b"["):
         return None
     import msgspec
 
@@ -195,9 +220,10 @@ def _saved_report(data: bytes) -> Report | None:
         plain = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):
         return None
-    if not {"schema", "verdict", "breakdown"} <= set(plain):
+    several = plain if isinstance(plain, list) else [plain]
+    if not several or not all(isinstance(one, dict) and one.keys() >= _KEYS for one in several):
         return None
-    return Report.from_dict(plain)
+    return tuple(Report.from_dict(one) for one in several)
 
 
 def _shell() -> Any | None:

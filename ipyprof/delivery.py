@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipyprof import history
+from ipyprof import files, history
 from ipyprof.errors import OptionError
 from ipyprof.options import Options
 
@@ -49,35 +48,60 @@ class Delivery:
         self._page_file = None if options.html is None else options.html.absolute()
 
     def deliver(self, recording: Recording) -> None:
-        """Hand the report of a complete recording out, the first time only; the recording's file is gone afterwards."""
+        """Hand the report of a complete recording out, the first time only; the recording's file is gone afterwards.
+
+        After an interrupt the recording is still there, for ``finish``.
+        """
+        __tracebackhide__ = True
         if self._done:
             return
-        self._done = True
         try:
             self._deliver(recording)
-        except KeyboardInterrupt:
-            self._surface.end("interrupted while reading the recording")
+        except KeyboardInterrupt as interrupt:
+            raise interrupt.with_traceback(None) from None
+        except BaseException:
+            self._give_up(recording)
             raise
-        finally:
-            recording.discard()
+        self._give_up(recording)
+
+    def _give_up(self, recording: Recording) -> None:
+        self._done = True
+        recording.discard()
 
     def finish(self, session: Session, error: BaseException | None) -> None:
         """End the run and hand its report out, unless that was done while a loop went on.
 
-        An interrupt of the report does not hide ``error``, which the code raised.
+        An interrupt of the report does not hide ``error``, which the code raised. A loop that was interrupted while
+        its report was made gets it here; an interrupt here keeps the trace.
         """
+        __tracebackhide__ = True
         self._failed = error is not None
         try:
             self.deliver(session.finish(error))
-        except KeyboardInterrupt:
-            session.finish()  # what was interrupted may have left something on
+        except KeyboardInterrupt as interrupt:
+            self._interrupted(session.finish())  # what was interrupted may have left something on
             if error is None:
-                raise
+                raise interrupt.with_traceback(None) from None
 
-    def _deliver(self, recording: Recording) -> None:
+    def _interrupted(self, recording: Recording) -> None:
+        """Keep the trace of a report that was not made; write the files of one that was."""
+        if self._done:
+            return
+        try:
+            live = self._live(recording)
+            if self.report is None:
+                self._surface.say(f"ipyprof: interrupted while reading the recording{self._kept(recording, live)}")
+            self._surface.end(" · ".join(["interrupted", *self._write(recording, live)]))
+        finally:
+            self._give_up(recording)
+
+    def _live(self, recording: Recording) -> LiveRecord:
         from msgspec.structs import replace
 
-        live = replace(recording.live, notes=(*recording.live.notes, *self.notes))
+        return replace(recording.live, notes=(*recording.live.notes, *self.notes))
+
+    def _deliver(self, recording: Recording) -> None:
+        live = self._live(recording)
         if self._failed and recording.trace_path is None and not live.baseline_ns:
             why = live.partial or "the cell ended before a step did"
             self._surface.end("nothing was recorded")
@@ -85,10 +109,10 @@ class Delivery:
             return
         headline = ""
         try:
-            trace = self._read(recording)
-            self.report = report_of(trace, self._source(live), live)
+            if self.report is None:
+                self.report = report_of(self._read(recording), self._source(live), live)
+                history.remember(self.report)
             headline = self.report.verdict.headline
-            history.remember(self.report)
             self._surface.show(self.report)
         except Exception as failure:
             self._fail(failure, recording, live)
@@ -122,18 +146,22 @@ class Delivery:
 
     def _fail(self, failure: Exception, recording: Recording, live: LiveRecord) -> None:
         """One line; the trace is kept so that it can be looked at."""
-        kept = ""
+        kept = self._kept(recording, live)
+        text = " ".join(str(failure).split())
+        self._surface.say(f"ipyprof could not read its recording: {type(failure).__name__}: {text}{kept}")
+
+    def _kept(self, recording: Recording, live: LiveRecord) -> str:
+        """Where the trace was kept, as the end of a sentence; empty where there is none or ``--trace`` writes it."""
         if recording.trace_path is not None and self._options.trace is None:
             from ipyprof.trace.writer import write_trace
 
             target = Path(tempfile.mkdtemp(prefix="ipyprof-kept-")) / "trace.json.gz"
             try:
                 write_trace(recording.trace_path, live, target)
-                kept = f"; the trace is kept in {target}"
             except Exception:  # the first failure is the one to tell
-                kept = ""
-        text = " ".join(str(failure).split())
-        self._surface.say(f"ipyprof could not read its recording: {type(failure).__name__}: {text}{kept}")
+                return ""
+            return f"; the trace is kept in {target}"
+        return ""
 
     def _write(self, recording: Recording, live: LiveRecord) -> list[str]:
         """What was written for the user, as short texts."""
@@ -207,22 +235,23 @@ def now() -> str:
 
 
 def check_targets(options: Options) -> None:
-    """Before anything runs: the folders of ``--trace`` and ``--html`` are there.
+    """Before anything runs: ``--trace`` and ``--html`` can be files, and two of them.
 
     Raises:
-        OptionError: a folder is missing, or the file to write is a folder.
+        OptionError: a folder is missing, what is there is no regular file, or both are one file.
     """
     for name, target in (("trace", options.trace), ("html", options.html)):
         if target is not None:
             check_target(name, target)
+    if options.trace is not None and options.html is not None and files.same_file(options.trace, options.html):
+        raise OptionError(f"--trace {options.trace} --html {options.html}", "that is one file", "give two names")
 
 
 def check_target(name: str, target: Path) -> None:
     """As ``check_targets``, for the file of one option."""
-    if target.is_dir():
-        raise OptionError(f"--{name} {target}", "that is a folder", "give the name of a file")
-    if not target.parent.is_dir():
-        raise OptionError(f"--{name} {target}", f"there is no folder {target.parent}", "create it or give another one")
+    found = files.obstacle(target)
+    if found is not None:
+        raise OptionError(f"--{name} {target}", *found)
 
 
 def write_page(report: Report, target: Path) -> None:
@@ -233,9 +262,6 @@ def write_page(report: Report, target: Path) -> None:
     """
     from ipyprof.report.html import render_page
 
-    neighbour = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        neighbour.write_text(render_page(report), encoding="utf-8")
-        os.replace(neighbour, target)
-    finally:
-        neighbour.unlink(missing_ok=True)
+    page = render_page(report).encode()
+    with files.whole_file(target) as file:
+        file.write(page)

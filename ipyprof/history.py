@@ -1,8 +1,9 @@
-"""The last reports of this process: at most ten, and no traces. The only state that a module of ours keeps."""
+"""The last reports and panels of this process: at most ten, and no traces."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,11 +12,19 @@ if TYPE_CHECKING:
 KEPT = 10
 
 _reports: deque[Report] = deque(maxlen=KEPT)
+_panels: deque[Callable[[], None]] = deque()
 
 
 def remember(report: Report) -> None:
     """Keep a report; the oldest of more than ten is forgotten."""
     _reports.append(report)
+
+
+def keep_panel(close: Callable[[], None]) -> None:
+    """Keep a panel alive; the oldest of more than ten is closed. ``close`` closes this one."""
+    _panels.append(close)
+    if len(_panels) > KEPT:
+        _panels.popleft()()
 
 
 def reports() -> tuple[Report, ...]:
@@ -29,5 +38,7 @@ def last() -> Report | None:
 
 
 def forget() -> None:
-    """Let all reports go."""
+    """Let all reports go, and close all panels."""
     _reports.clear()
+    while _panels:
+        _panels.popleft()()

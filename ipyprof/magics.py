@@ -37,7 +37,7 @@ class GpuProfile(Magics):
     @argument("--wait", type=int, help="Steps before the profiler starts (default 2, fewer in a short loop).")
     @argument("--warmup", type=int, help="Steps that the profiler runs and discards (default 2).")
     @argument("--active", type=int, help="Steps that are recorded (default 3).")
-    @argument("--repeat", type=int, help="Recordings in one run (default 1).")
+    @argument("--repeat", type=int, help="Recordings in one run (default 1); for now only the first is made.")
     @argument("--step", choices=STEP_WAYS, help="Where a step ends (default auto: what happens decides).")
     @argument("--loop", type=int, metavar="LINE", help="The loop on this line is the step; line 1 is the magic line.")
     @argument("--limit", type=float, metavar="SECONDS", help="Recording stops by itself after this (default 30).")
@@ -82,8 +82,15 @@ class GpuProfile(Magics):
 
         """
         __tracebackhide__ = "__ipython_bottom__"
+        from ipyprof.capture.cell import compile_cell
+
         options, code = self._asked(line, cell)
-        return _run(self.shell, options, f"%%gpuprofile {line}".rstrip(), code, line_form=cell is None)
+        try:
+            compiled = compile_cell(self.shell, code, line_form=cell is None)
+        except SyntaxError as error:
+            # IPython shows every frame of it; those below this one are the compiler's and ours.
+            raise error.with_traceback(None) from None
+        return _run(self.shell, options, f"%%gpuprofile {line}".rstrip(), compiled, line_form=cell is None)
 
     def _asked(self, line: str, cell: str | None) -> tuple[Options, str]:
         """The options, and the code to run.
@@ -110,38 +117,43 @@ class GpuProfile(Magics):
         return options, code
 
 
-def _run(shell: Any, options: Options, magic_line: str, code: str, *, line_form: bool) -> object:
-    """The value of the code's last expression. What it raises goes through, after the report of the steps so far."""
+def _run(shell: Any, options: Options, magic_line: str, compiled: Any, *, line_form: bool) -> object:
+    """The value of the cell's last expression. What it raises goes through, after the report of the steps so far."""
     __tracebackhide__ = "__ipython_bottom__"
-    from ipyprof.capture.cell import compile_cell, detector_for, run_cell
-
-    compiled = compile_cell(shell, code, line_form=line_form)
     surface = surface_for(shell, quiet=options.quiet, static=options.static)
-    if running.is_on():
-        running.refuse(surface)
-        return run_unprofiled(shell, compiled)
-    from ipyprof.capture.session import Session
+    with running.claim(surface) as run:
+        if run is None:
+            try:
+                return run_unprofiled(shell, compiled)
+            finally:
+                _keep(shell, options, None)
+        from ipyprof.capture.cell import detector_for, run_cell
+        from ipyprof.capture.session import Session
 
-    source = compiled.source if line_form else magic_line + compiled.source
-    delivery = Delivery(options, surface, cell=source.splitlines())
-    session = Session(
-        options, status=surface.status, on_ready=delivery.deliver, source=source, cell_name=compiled.filename
-    )
-    detector = detector_for(compiled, options, session)
-    delivery.notes = detector.notes
-    surface.status("looking for the step...")
-    try:
-        with running.on(detector):
+        source = compiled.source if line_form else magic_line + compiled.source
+        delivery = Delivery(options, surface, cell=source.splitlines())
+        session = Session(
+            options, status=surface.status, on_ready=delivery.deliver, source=source, cell_name=compiled.filename
+        )
+        run.detector = detector = detector_for(compiled, options, session)
+        delivery.notes = detector.notes
+        surface.status("looking for the step...")
+        try:
             value = run_cell(shell, compiled, detector=detector)
-    except BaseException as error:
-        delivery.finish(session, error)
-        raise
-    else:
-        delivery.finish(session, None)
-    finally:
-        if options.output is not None:
-            shell.user_ns[options.output] = delivery.report
+        except BaseException as error:
+            delivery.finish(session, error)
+            raise
+        else:
+            delivery.finish(session, None)
+        finally:
+            _keep(shell, options, delivery.report)
     return value
+
+
+def _keep(shell: Any, options: Options, report: object) -> None:
+    """Keep the report, or ``None``, under the name of ``-o``."""
+    if options.output is not None:
+        shell.user_ns[options.output] = report
 
 
 def run_unprofiled(shell: Any, compiled: Any) -> object:

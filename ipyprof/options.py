@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import keyword
+import math
+import os
 from dataclasses import dataclass, fields
+from numbers import Real
 from pathlib import Path
 
 from ipyprof.errors import OptionError
@@ -72,21 +76,34 @@ class Options:
             raise OptionError(
                 f"step={self.step!r}", f"step is one of {', '.join(STEP_WAYS)}", "give one of them to --step"
             )
-        for name, value in (("limit", self.limit_s), ("items", self.items)):
-            if value is not None and not 0 < value < float("inf"):
-                raise OptionError(f"{name}={value!r}", f"{name} is a number above 0", f"give --{name} a number above 0")
+        if not _is_amount(self.limit_s):
+            raise _no_amount("limit", self.limit_s)
+        if self.items is not None and not _is_amount(self.items):
+            raise _no_amount("items", self.items)
+        for name in ("at_end", "shapes", "memory", "stack", "quiet", "static"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise OptionError(f"{name}={value!r}", f"{name} is True or False", "give one of the two")
+        if not isinstance(self.unit, str) or not self.unit.strip():
+            raise OptionError(f"unit={self.unit!r}", "unit is the name of an item", "give a text such as samples")
+        if self.name is not None and not isinstance(self.name, str):
+            raise OptionError(f"name={self.name!r}", "name is a text", "give a text in quotes or leave it out")
         if self.loop is not None and self.step not in ("auto", "loop"):
             raise OptionError(
                 f"loop={self.loop} together with step={self.step!r}",
                 "a loop line goes with --step auto or --step loop",
                 "leave out one of the two",
             )
-        if self.output is not None and not self.output.isidentifier():
+        if self.output is not None and not _is_name(self.output):
             raise OptionError(f"-o {self.output!r}", "-o takes a Python name", "give a name such as -o report")
         for name in ("trace", "html"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, Path):
-                object.__setattr__(self, name, Path(value))
+            if value is None or isinstance(value, Path):
+                continue
+            text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
+            if not isinstance(text, str):
+                raise OptionError(f"{name}={value!r}", f"{name} is the path of a file", "give it as text")
+            object.__setattr__(self, name, Path(text))
         if self.trace is not None and not self.trace.name.endswith((".json", ".json.gz")):
             raise OptionError(
                 f"trace={str(self.trace)!r}",
@@ -96,8 +113,22 @@ class Options:
 
     def as_text(self) -> str:
         """The options that differ from the defaults, such as ``active=5 stack=True``."""
+        given = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
         return " ".join(
-            f"{field.name}={getattr(self, field.name)!r}"
-            for field in fields(self)
-            if getattr(self, field.name) != field.default
+            f"{name}={(str(value) if isinstance(value, Path) else value)!r}"
+            for name, value, default in given
+            if value != default
         )
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < math.inf
+
+
+def _no_amount(name: str, value: object) -> OptionError:
+    allowed = f"{name} is a finite number above 0"
+    return OptionError(f"{name}={value!r}", allowed, f"give --{name} a finite number above 0")
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,51 +17,60 @@ _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _NOTHING = "99"
 
 
-class _Run:
-    """A run that is on, and whether another one inside it was refused."""
+class Run:
+    """A run that is on, and whether another one beside it was refused.
 
-    def __init__(self, detector: StepDetector) -> None:
-        self.detector = detector
+    Attributes:
+        detector: gets the calls of ``step()``, or ``None`` until it is made.
+    """
+
+    def __init__(self) -> None:
+        self.detector: StepDetector | None = None
         self.refused = False
 
 
-_runs: list[_Run] = []
-
-
-def is_on() -> bool:
-    """Whether a cell or a block is being profiled."""
-    return bool(_runs)
-
-
-def refuse(surface: Surface) -> None:
-    """Say that a run inside the one that is on is not profiled; once, however often it is tried."""
-    run = _runs[-1]
-    if not run.refused:
-        run.refused = True
-        surface.say(_ALREADY)
+_runs: list[Run] = []
+_lock = threading.Lock()
 
 
 @contextmanager
-def on(detector: StepDetector) -> Iterator[None]:
-    """Inside, ``step()`` goes to this run, and Kineto writes no log.
+def claim(surface: Surface) -> Iterator[Run | None]:
+    """The run that is on inside; ``None`` while there is another one, which is said once, however often it is tried.
 
-    Kineto reads its log level when the first profiler of the process starts. From torch 2.13 on the default prints two
-    lines per recording to standard error, which a notebook shows. A level that the user has set stays.
+    Of several threads exactly one gets a run. Inside it Kineto writes no log: Kineto reads its log level when the
+    first profiler of the process starts, and from torch 2.13 on the default prints two lines per recording to standard
+    error, which a notebook shows. A level that the user has set stays.
     """
-    run = _Run(detector)
+    run, said = _begun()
+    if run is None:
+        if not said:
+            surface.say(_ALREADY)
+        yield None
+        return
     quiet = _LOG_LEVEL not in os.environ
     if quiet:
         os.environ[_LOG_LEVEL] = _NOTHING
-    _runs.append(run)
     try:
-        yield
+        yield run
     finally:
-        _runs.remove(run)
         if quiet and os.environ.get(_LOG_LEVEL) == _NOTHING:
             del os.environ[_LOG_LEVEL]
+        _runs.remove(run)
+
+
+def _begun() -> tuple[Run | None, bool]:
+    """A new run, or ``None`` where there is one, and whether that one has refused another before."""
+    with _lock:
+        if _runs:
+            said, _runs[-1].refused = _runs[-1].refused, True
+            return None, said
+        run = Run()
+        _runs.append(run)
+        return run, False
 
 
 def step() -> None:
     """Tell the run that is on, if there is one, that a step ends here."""
-    if _runs:
-        _runs[-1].detector.user_step()
+    for run in tuple(_runs):
+        if run.detector is not None:
+            run.detector.user_step()

@@ -9,7 +9,10 @@ from __future__ import annotations
 import html
 import shutil
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+
+from ipyprof import history
 
 if TYPE_CHECKING:
     from ipyprof.report.report import Report
@@ -143,12 +146,13 @@ def show_panel(report: Report) -> bool:
     """Whether the panel was shown, as an output of its own. A front end without widgets costs nothing but the panel."""
     from IPython.display import display
 
-    from ipyprof.report.widgets import build_panel
+    from ipyprof.report.widgets import build_panel, close_panel
 
     try:
         panel = build_panel(report)
         if panel is None:
             return False
+        history.keep_panel(partial(close_panel, panel))
         bundle_of = getattr(panel, "_repr_mimebundle_", None)  # ipywidgets 8
         bundle = bundle_of() if bundle_of is not None else None
         if bundle and WIDGET in bundle:

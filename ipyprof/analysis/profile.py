@@ -95,7 +95,7 @@ class Profile:
 def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
     """All numbers of a trace. ``live`` is what a live run knows beside it; without, what the file carries of it."""
     live = live if live is not None else trace.live
-    steps = find_steps(trace)
+    steps = find_steps(trace, live=live is not None)
     profiled = recorded_step_ns(trace, steps)
     if live is not None and live.profiled_ns and steps.count:
         profiled = typical_step_ns(live.profiled_ns, live.cycle)

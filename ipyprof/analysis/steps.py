@@ -43,10 +43,15 @@ class Steps:
         return np.where((index >= 0) & (index < self.count), index, -1).astype(np.int64)
 
 
-def find_steps(trace: Trace) -> Steps:
-    """The steps of a trace: its ``ProfilerStep`` marks on the host, or one step that spans everything."""
+def find_steps(trace: Trace, *, live: bool = False) -> Steps:
+    """The steps of a trace: its ``ProfilerStep`` marks on the host, or one step that spans everything.
+
+    With ``live`` a recording without marks has no step: what it holds was cut off before its first step was whole.
+    """
     launch = launching_calls(trace)
     marks, ends, thread, how = _marks(trace)
+    if live and not bool((trace.kind == Kind.STEP).any()):
+        marks, ends = marks[:1], ends[:0]
     device = trace.select(*DEVICE_KINDS)
     step = np.full(len(trace), -1, np.int64)
     owned = device[launch[device] >= 0]

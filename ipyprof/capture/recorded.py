@@ -15,7 +15,7 @@ class RecordedSteps:
 
     Attributes:
         completed: whole steps so far.
-        unfinished: number of the step that was cut off beside whole ones, or ``None``.
+        unfinished: number of the step that was cut off and does not serve as the step, or ``None``.
         laps: one sample per step.
         memory: (ns since recording began, resident bytes) at each mark, without CUDA.
     """
@@ -49,14 +49,14 @@ class RecordedSteps:
         self.laps.mark(baseline.stamp(), opens=False)
         self._sample_memory()
 
-    def cut_off(self, index: int) -> None:
-        """The open step, number ``index``, ends in its middle. It serves as the only one when no other is whole."""
+    def cut_off(self, index: int, *, serves: bool) -> None:
+        """The open step, number ``index``, ends in its middle; ``serves``: what there is of it stands for the step."""
         self._end_span()
-        if self.completed:
+        if serves:
+            self.end()
+        else:
             self.unfinished = index
             self.laps.pause()
-        else:
-            self.end()
 
     def forget_span(self) -> None:
         """The session of the open span is not ours any more: it must not be ended."""

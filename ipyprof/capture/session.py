@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
 from typing import Any
 
@@ -23,6 +23,7 @@ from ipyprof.capture.interrupts import uninterrupted
 from ipyprof.capture.notes import Notes
 from ipyprof.capture.phases import phases_for
 from ipyprof.capture.profiler import Profiler, ProfilerState, already_on
+from ipyprof.capture.ranges import LineRanges
 from ipyprof.capture.recorded import RecordedSteps
 from ipyprof.capture.recording import Recording, export, live_record
 from ipyprof.options import Options
@@ -30,6 +31,8 @@ from ipyprof.trace.model import LiveRecord
 
 TAKEN = "your cell started its own profiler"
 ALREADY_ON = "a profiler was already on, so this one did not start"
+
+_NO_RANGE = nullcontext()
 
 
 class Phase(Enum):
@@ -87,6 +90,7 @@ class Session:
         self._wait, self._after = baseline.Laps(), baseline.Laps()
         self._profiler: Profiler | None = None
         self._steps: RecordedSteps | None = None
+        self._ranges = LineRanges()
         self._probe: probes.SyncLines | None = None
         self._partial = ""
         self._taken = False
@@ -144,8 +148,11 @@ class Session:
         }
 
     def range(self, line: int) -> AbstractContextManager[Any]:
-        """A context manager that records the cell's line as a range ``## line N``."""
-        return doors.named_range(f"## line {line}")
+        """A context manager that records the cell's line as a range ``## line N``, while steps are recorded.
+
+        At other times it does nothing: it would show in the trace of a profiler of the user's.
+        """
+        return self._ranges.of(line) if self.recording else _NO_RANGE
 
     def finish(self, error: BaseException | None = None) -> Recording:
         """The recording, with the steps so far. Everything that was on is off. May be called at any time, and again.
@@ -326,11 +333,10 @@ class Session:
 
     def _cut_off(self) -> None:
         """Stop in the middle of a step."""
-        if self._steps is not None:
-            if threading.get_ident() == self._thread:
-                self._steps.cut_off(self._index)
-            if not self._steps.completed:
-                self._known["cold"] = True
+        if self._steps is not None and threading.get_ident() == self._thread:
+            self._ranges.end_all()
+            # The part of a cell that ran is all there will ever be of it; a part of a loop's step says nothing.
+            self._steps.cut_off(self._index, serves=self._phase is Phase.COLD)
         self._stop()
 
     def _stop(self) -> None:
@@ -349,7 +355,8 @@ class Session:
     def _drop(self) -> None:
         """Forget the cold recording."""
         if self._steps is not None:
-            self._steps.cut_off(self._index)
+            self._ranges.end_all()
+            self._steps.cut_off(self._index, serves=False)
         self.recording = False
         if self._profiler_is_ours() and self._profiler is not None:
             self._profiler.stop()
@@ -362,6 +369,7 @@ class Session:
         self._taken = True
         if self._steps is not None:
             self._steps.forget_span()
+        self._ranges.forget()
         self._end_probe()
         self._notes.add("profiler", "warn", f"{TAKEN}, which took the recording")
         self._let_go()

@@ -7,14 +7,15 @@ from typing import Any, Protocol
 
 
 class Session(Protocol):
-    """What a detector needs of `ipyprof.capture.session.Session`, which never raises into the user's code.
-
-    A session may have an attribute ``over``: true when no mark changes anything any more.
-    """
+    """What a detector needs of `ipyprof.capture.session.Session`, which never raises into the user's code."""
 
     @property
     def recording(self) -> bool:
         """True only while steps are recorded."""
+
+    @property
+    def over(self) -> bool:
+        """True when no mark changes anything any more."""
 
     def start_cold(self) -> None:
         """Record at once, without a baseline."""
@@ -40,4 +41,4 @@ class Session(Protocol):
         """Keep how the step was found."""
 
     def range(self, line: int) -> AbstractContextManager[Any]:
-        """A range around one statement of the cell."""
+        """A range around one statement of the cell; it records nothing while no step is recorded."""

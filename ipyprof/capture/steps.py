@@ -301,7 +301,7 @@ class StepDetector:
         def step() -> bool:
             try:
                 session.mark(line)
-                if _is_over(session):
+                if session.over:
                     self._be_done()
                 return session.recording
             except Exception as error:
@@ -325,7 +325,7 @@ class StepDetector:
         self._session.mark(running_line(self._filename))
 
     def _mark_event(self) -> None:
-        if _is_over(self._session):
+        if self._session.over:
             self._be_done()
         else:
             self._session.mark(running_line(self._filename))
@@ -437,11 +437,6 @@ def _length(iterable: Any) -> int | None:
         return known_length(iterable)
     except Exception:
         return None  # the user's own __len__ failed
-
-
-def _is_over(session: Session) -> bool:
-    """Whether no mark changes anything any more, where the session tells."""
-    return bool(getattr(session, "over", False))
 
 
 def _always() -> bool:

@@ -57,6 +57,15 @@ def build_panel(report: Report) -> Any | None:
     return ipywidgets.VBox([slider, below])
 
 
+def close_panel(panel: Any) -> None:
+    """Close a widget and all that belongs to it. ipywidgets keeps each one that is not closed, for good."""
+    for child in getattr(panel, "children", ()):
+        close_panel(child)
+    for part in (getattr(panel, "layout", None), getattr(panel, "style", None), panel):
+        if part is not None:
+            part.close()
+
+
 def step_view(report: Report, name: str) -> tuple[bytes, str]:
     """The donut (PNG) and the operator table (HTML) of the mean, unprofiled, or of one recorded step.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import os
 from pathlib import Path
 
 import msgspec
 
+from ipyprof import files
 from ipyprof.errors import TraceError
 from ipyprof.trace import source
 from ipyprof.trace.model import LiveRecord
@@ -20,7 +20,7 @@ def write_trace(trace_json: bytes | Path, live: LiveRecord, target: Path) -> Non
     """Write Kineto's JSON, plain or gz, with ``live`` under the key ``ipyprof``, to ``target``.
 
     ``target`` is gz where its name ends so. It is there whole or not at all: what was there before stays until the
-    new one is complete.
+    new one is complete. A link stays, and the file behind it is written.
 
     Raises:
         TraceError: ``trace_json`` cannot be read or is no JSON object.
@@ -33,16 +33,11 @@ def write_trace(trace_json: bytes | Path, live: LiveRecord, target: Path) -> Non
     rest = memoryview(data)[at:]
     comma = b"" if data[at : at + 4096].lstrip()[:1] == b"}" else b","
     head = b'{"ipyprof":' + msgspec.json.encode(live) + comma
-    neighbour = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with neighbour.open("wb") as file:
-            if target.name.endswith(".gz"):
-                with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as packed:
-                    packed.write(head)
-                    packed.write(rest)
-            else:
-                file.write(head)
-                file.write(rest)
-        os.replace(neighbour, target)
-    finally:
-        neighbour.unlink(missing_ok=True)
+    with files.whole_file(target) as file:
+        if target.name.endswith(".gz"):
+            with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as packed:
+                packed.write(head)
+                packed.write(rest)
+        else:
+            file.write(head)
+            file.write(rest)

@@ -251,6 +251,40 @@ class TestLoops:
         assert "## line 7" in names(recording.trace_path)
         recording.discard()
 
+    def test_line_ranges_are_recorded_in_recorded_steps_only(self) -> None:
+        session = Session(Options())
+
+        def body(index: int) -> None:
+            with session.range(index):
+                work()
+
+        run_loop(session, 9, body)
+        recording = session.finish()
+
+        found = {name for name in names(recording.trace_path) if name.startswith("## line")}
+        assert found == {"## line 4", "## line 5", "## line 6"}
+        recording.discard()
+
+    def test_a_range_that_an_interrupt_left_open_ends_with_the_one_around_it(self) -> None:
+        session = Session(Options())
+
+        def body(_index: int) -> None:
+            if session.recording:
+                with session.range(7):
+                    session.range(8).__enter__()
+                torch.ones(3).exp()
+
+        run_loop(session, 9, body)
+        recording = session.finish()
+
+        assert recording.trace_path is not None
+        events = json.loads(recording.trace_path.read_text())["traceEvents"]
+        inner = [event for event in events if event["name"] == "## line 8"]
+        after = [event for event in events if event["name"] == "aten::exp"]
+        assert len(inner) == len(after) == 3
+        assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in zip(inner, after, strict=True))
+        recording.discard()
+
     def test_what_was_described_is_kept(self) -> None:
         session = Session(Options(items=32, unit="samples"), source="the cell")
         session.describe(how="loop at line 2", mark="loop", loop_line=2, loop_is_for=True, alternatives=["x"])
@@ -358,18 +392,29 @@ class TestEnds:
         assert not torch.autograd._profiler_enabled()
         recording.discard()
 
-    def test_an_error_in_the_first_recorded_step_keeps_what_there_is(self) -> None:
+    def test_the_part_of_a_first_recorded_step_is_no_step(self) -> None:
+        # given steps of 20 ms and an error at the start of the first recorded one
         session = Session(Options())
-        session.plan(remaining=None)
-        for _ in range(4):
-            session.mark()
-        work()
 
-        recording = session.finish(ValueError("here"))
+        def body(index: int) -> None:
+            if index == 4:
+                raise ValueError("here")
+            time.sleep(0.02)
 
-        assert recording.live.partial == "ValueError in step 1 of 3"
-        assert step_names(recording.trace_path) == ["ProfilerStep#4"]
-        assert recording.live.cold
+        # when it comes
+        with pytest.raises(ValueError, match="here") as raised:
+            run_loop(session, 50, body)
+        recording = session.finish(raised.value)
+        # then the fragment is called so, and the steps before the profiler give the time
+        live = recording.live
+        assert live.partial == "ValueError in step 1 of 3"
+        assert step_names(recording.trace_path) == []
+        assert "unfinished step 4" in names(recording.trace_path)
+        assert live.profiled_ns == ()
+        assert not live.cold
+        assert live.baseline == "wait"
+        assert live.baseline_ns == live.wait_ns
+        assert min(live.baseline_ns) >= 20_000_000
         recording.discard()
 
     @pytest.mark.parametrize("marks", range(4))
@@ -558,6 +603,53 @@ class TestOtherProfilers:
         assert step_names(recording.trace_path) == ["ProfilerStep#4"]
         assert "aten::exp" not in names(recording.trace_path)
         recording.discard()
+
+    def test_the_users_trace_holds_nothing_of_ours(self) -> None:
+        # given a recorded step whose lines have ranges, of which two are open when the user's profiler starts
+        session = Session(Options())
+        theirs: list[set[str]] = []
+
+        def body(index: int) -> None:
+            if index == 5:
+                user = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+                with session.range(3):
+                    with session.range(4):
+                        user.start()
+                    with session.range(5):
+                        torch.ones(3).exp()
+                user.stop()
+                theirs.append({row.key for row in user.key_averages()})
+
+        # when it has stopped
+        run_loop(session, 20, body)
+        recording = session.finish()
+        # then its trace has the user's work alone, and ours the ranges up to there
+        assert "aten::exp" in theirs[0]
+        assert [name for name in theirs[0] if name.startswith(("##", "ProfilerStep"))] == []
+        assert {"## line 3", "## line 4"} <= names(recording.trace_path)
+        assert "## line 5" not in names(recording.trace_path)
+        recording.discard()
+
+    def test_the_users_second_profiler_starts_inside_a_line(self) -> None:
+        # given a line that began when no profiler was on, after the user's first one took the session
+        session = Session(Options())
+        theirs: list[set[str]] = []
+
+        def body(index: int) -> None:
+            if index == 5:
+                for _ in range(2):
+                    user = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+                    with session.range(3):
+                        user.start()  # torch's own range raises where it ends under another profiler
+                    torch.ones(3).exp()
+                    user.stop()
+                    theirs.append({row.key for row in user.key_averages()})
+
+        # when both have run
+        run_loop(session, 20, body)
+        session.finish().discard()
+        # then both have their work
+        assert ["aten::exp" in each for each in theirs] == [True, True]
 
     def test_the_users_profiler_in_the_wait_is_out_of_our_way(self) -> None:
         session = Session(Options())

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 _SETUP = """
-import json, threading, torch
+import json, tempfile, threading, torch
 from torch.profiler import ProfilerActivity, profile, schedule
 from ipyprof.capture.session import Session
 from ipyprof.options import Options
@@ -36,7 +36,9 @@ def steps(recording):
     return [event["name"] for event in events if event["name"].startswith("ProfilerStep#")]
 
 def theirs(user):
-    user.export_chrome_trace("/dev/null")
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:  # Kineto renames over it: never a device
+        user.export_chrome_trace(file.name)
+        open(file.name, "a").close()
     return any(row.key == "aten::exp" for row in user.key_averages())
 
 def second_run():
@@ -85,7 +87,7 @@ _SCENARIOS = {
             run_loop(session, 12, lambda index: (user.step(), torch.ones(3).exp()))
             recording = session.finish()
         assert theirs(user)
-        assert steps(recording) == ["ProfilerStep#4"]
+        assert steps(recording) == []  # theirs came in the middle of the first recorded step
         assert second_run() == WHOLE
     """,
     "theirs comes after our recording and before our export": """

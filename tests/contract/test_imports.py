@@ -17,9 +17,10 @@ COMPUTING = frozenset({"numpy"})
 
 OURS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
+    "files": frozenset(),
     "options": frozenset({"errors"}),
     "formatting": frozenset(),
-    "trace": frozenset({"errors"}),
+    "trace": frozenset({"errors", "files"}),
     "analysis": frozenset({"errors", "trace"}),
     # Findings and views write numbers the same way, so that one module stands beside the rooms.
     "diagnosis": frozenset({"errors", "formatting", "trace", "analysis"}),
@@ -40,6 +41,7 @@ OURS: dict[str, frozenset[str]] = {
 
 OTHERS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
+    "files": frozenset(),
     "options": frozenset(),
     "formatting": frozenset(),
     "trace": COMPUTING | {"msgspec"},

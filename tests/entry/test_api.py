@@ -6,14 +6,17 @@ import gzip
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ipyprof
-from ipyprof import history
+from ipyprof import history, running
 from ipyprof.errors import IpyprofError, OptionError, TraceError
+from ipyprof.options import Options
+from ipyprof.surface import Silent
 from tests import sample_reports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,12 +149,53 @@ def test_step_outside_of_a_run_does_nothing() -> None:
         ({"step": "loop"}, "the loops of a block are not known"),
         ({"loop": 3}, "the loops of a block are not known"),
         ({"html": "missing/page.html"}, "there is no folder missing"),
+        ({"items": "3"}, "items='3'; items is a finite number above 0"),
+        ({"items": True}, "items=True; items is a finite number above 0"),
+        ({"limit": "30"}, "limit='30'; limit is a finite number above 0"),
+        ({"limit": None}, "limit=None; limit is a finite number above 0"),
+        ({"trace": 3}, "trace=3; trace is the path of a file"),
+        ({"html": b"x"}, "html=b'x'; html is the path of a file"),
+        ({"shapes": "no"}, "shapes='no'; shapes is True or False"),
+        ({"unit": 3}, "unit=3; unit is the name of an item"),
+        ({"unit": ""}, "unit=''; unit is the name of an item"),
+        ({"name": 4}, "name=4; name is a text"),
     ],
 )
 def test_wrong_options_are_refused_at_once(options: dict[str, Any], told: str) -> None:
     # given a wrong option, when the run is made, then one sentence says so
     with pytest.raises(OptionError, match=told):
         ipyprof.profile(**options)
+
+
+def test_paths_are_plain_text_in_the_options() -> None:
+    # given a file, when the options are written down, then its path is plain
+    assert Options(html=Path("a/page.html"), active=5).as_text() == "active=5 html='a/page.html'"
+
+
+def test_one_of_several_threads_gets_the_run() -> None:
+    # given threads that ask for a run at the same time and keep it until all have asked
+    ready, asked = threading.Barrier(8), threading.Barrier(8)
+    got: list[bool] = []
+    said: list[str] = []
+
+    class Surface(Silent):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    def ask() -> None:
+        ready.wait(10)
+        with running.claim(Surface()) as run:
+            got.append(run is not None)
+            asked.wait(10)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # when all are done, then one had it, and it was said once
+    assert sorted(got) == [False] * 7 + [True]
+    assert len(said) == 1
 
 
 def test_script_prints_text_and_writes_files(tmp_path: Path) -> None:
@@ -187,6 +231,24 @@ def environment() -> dict[str, str]:
 
 
 # -- loading --
+
+
+def test_trace_of_a_run_keeps_items_and_unit(tmp_path: Path) -> None:
+    # given the trace of a run with items, when it is loaded, then the report has their throughput and says them
+    with ipyprof.profile(quiet=True, items=8, unit="rows", trace=tmp_path / "step.json") as run:
+        work(12, run)
+    report = ipyprof.load(tmp_path / "step.json")
+    assert report.source.options == "items=8.0 unit='rows'"
+    assert run.report is not None
+    assert report.steps.throughput == run.report.steps.throughput
+
+
+def test_list_of_reports_is_refused_by_load(tmp_path: Path) -> None:
+    # given the JSON of two reports, when it is loaded as one, then the error says how to see both
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps([sample_reports.sync().to_dict()] * 2))
+    with pytest.raises(IpyprofError, match="holds 2 reports; load\\(\\) gives one report"):
+        ipyprof.load(path)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,56 @@ def test_report_writes_a_page(saved: Path, tmp_path: Path, capsys: pytest.Captur
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "report.json"]
 
 
+def test_list_of_reports_is_read_again(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # given the list that two files gave as JSON
+    main(["report", str(saved), str(saved), "--json"])
+    several = tmp_path / "several.json"
+    several.write_text(capsys.readouterr().out)
+    # when it is shown, then each report has its number
+    assert main(["report", str(several)]) == 0
+    shown = capsys.readouterr().out
+    assert f"== {several}, 1 of 2\n" in shown
+    assert f"== {several}, 2 of 2\n" in shown
+
+
+def test_input_is_not_overwritten(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # given a link to the file that is read, when the page shall go there, then it is refused and the file is whole
+    before = saved.read_text()
+    link = tmp_path / "link.html"
+    link.symlink_to(saved)
+    for page in (saved, link):
+        assert main(["report", str(saved), "--html", str(page)]) == 2
+        assert "that is the file to read" in capsys.readouterr().err
+    assert saved.read_text() == before
+
+
+def test_terminal_of_ascii_gets_the_text(saved: Path) -> None:
+    # given a standard output of ASCII, when a report is shown, then unknown signs are replaced
+    done = subprocess.run(
+        [sys.executable, "-m", "ipyprof", "report", str(saved)],
+        capture_output=True,
+        env=environment() | {"PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"Top operators" in done.stdout
+
+
+def test_closed_pipe_is_silent(saved: Path) -> None:
+    # given a reader that is gone, when a report is shown, then nothing is said
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "ipyprof", "report", str(saved)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        check=False,
+    )
+    os.close(writer)
+    assert done.stderr == b""
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -58,6 +109,7 @@ def test_report_writes_a_page(saved: Path, tmp_path: Path, capsys: pytest.Captur
         (["."], ". is a folder"),
         (["{saved}", "--html", "missing/page.html"], "there is no folder missing"),
         (["{saved}", "{saved}", "--html", "page.html"], "--html with 2 files"),
+        (["{saved}", "--html", "/dev/full"], "that is no regular file"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_code_2(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
@@ -71,8 +72,14 @@ def test_open_quote_is_named() -> None:
         ("--step never", "argument --step: invalid choice: 'never'"),
         ("--step call --loop 2", "loop=2 together with step='call'"),
         ("--loop 2", "--loop 2: no loop of the cell begins on that line"),
-        ("--limit 0", "limit=0.0; limit is a number above 0"),
+        ("--limit 0", "limit=0.0; limit is a finite number above 0"),
+        ("--limit inf", "limit=inf; limit is a finite number above 0"),
+        ("--unit ''", "unit=''; unit is the name of an item"),
         ("-o 2x", "-o takes a Python name"),
+        ("-o class", "-o takes a Python name"),
+        ("-o None", "-o takes a Python name"),
+        ("--html /dev/full", "that is no regular file"),
+        ("--trace a.json --html a.json", "that is one file"),
         ("--trace step.txt", "a trace file ends in .json or .json.gz"),
         ("--trace missing/step.json", "there is no folder missing"),
         ("--html missing/step.html", "there is no folder missing"),
@@ -290,6 +297,72 @@ def test_interrupt_of_the_report_does_not_hide_the_cells_error(
     assert type(shell.run_cell(f"%%gpuprofile -q\n{code}").error_in_exec) is expected
 
 
+def test_interrupt_of_the_report_keeps_the_trace(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given an analysis that the user interrupts, at the end of the cell
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(delivery, "report_of", interrupt)
+    # when a cell ran
+    result = shell.run_cell(f"%%gpuprofile --at-end -o report\n{LOOP}")
+    # then one line says where its trace is, and the deep frames of ours are not shown
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    (line,) = [line for line in shown.splitlines() if line.startswith("ipyprof: ")]
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert line.startswith("ipyprof: interrupted while reading the recording; the trace is kept in ")
+    assert Path(line.split(" kept in ")[1]).is_file()
+    assert shell.user_ns["report"] is None
+    assert "in interrupt" not in shown
+
+
+def test_interrupt_while_the_loop_goes_on_still_gives_the_report(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given an analysis that is interrupted the first time, in the middle of a long loop
+    report_of, calls = delivery.report_of, []
+
+    def interrupt_once(*arguments: Any) -> Report:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return report_of(*arguments)
+
+    monkeypatch.setattr(delivery, "report_of", interrupt_once)
+    # when the cell ran
+    cell = "for i in range(80):\n    x = torch.tanh(x @ x)\n    __import__('time').sleep(0.02)\n"
+    result = shell.run_cell(f"%%gpuprofile -q -o report\n{cell}")
+    # then the loop has ended there, and its steps are reported
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert shell.user_ns["i"] < 79
+    assert shell.user_ns["report"].steps.count == 3
+
+
+def test_syntax_error_shows_none_of_the_compilers_frames(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a cell that does not compile, when it is profiled, then its line is shown and our compiler is not
+    result = shell.run_cell("%%gpuprofile -q\nx = = 1")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert isinstance(result.error_in_exec, SyntaxError)
+    assert "x = = 1" in shown
+    assert "compile_cell" not in shown
+    assert "ast_parse" not in shown
+
+
+def test_page_is_written_through_a_link(shell: InteractiveShell, tmp_path: Path) -> None:
+    # given a link to a file elsewhere
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "real.html").write_text("old")
+    (tmp_path / "page.html").symlink_to(Path("elsewhere") / "real.html")
+    # when a page is written to the link, then it is still one, and the file has the page
+    run(shell, f"%%gpuprofile -q --html page.html\n{LOOP}")
+    assert (tmp_path / "page.html").is_symlink()
+    assert (tmp_path / "elsewhere" / "real.html").read_text().startswith("<!DOCTYPE html>")
+    assert os.listdir(tmp_path / "elsewhere") == ["real.html"]
+
+
 def test_file_that_cannot_be_written_is_one_line(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -316,6 +389,12 @@ def test_magic_inside_a_profiled_cell_runs_its_code(
     assert shell.user_ns["n"] == 9
     assert capsys.readouterr().out.count("a profile is already running") == 1
     assert shell.user_ns["outer"].steps.count == 3
+
+
+def test_refused_magic_sets_its_name_to_none(shell: InteractiveShell) -> None:
+    # given a line form with -o inside a profiled cell, when it ran, then it has no report and its name says so
+    run(shell, "%%gpuprofile -q\nfor i in range(9):\n    %gpuprofile -q -o inner torch.tanh(x)\n")
+    assert shell.user_ns["inner"] is None
 
 
 def test_profiler_of_the_user_wins(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:

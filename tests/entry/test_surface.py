@@ -75,6 +75,20 @@ def test_report_then_panel_as_its_own_output(shell: InteractiveShell) -> None:
     assert WIDGET in panel.data
 
 
+def test_only_ten_panels_stay_alive(shell: InteractiveShell) -> None:
+    # given ten panels
+    from ipywidgets.widgets import widget
+
+    with capture_output():
+        for _ in range(10):
+            Notebook(panel=True).show(sample_reports.sync())
+        alive = len(widget._instances)
+        # when two more are shown, then as many widgets are alive as before
+        for _ in range(2):
+            Notebook(panel=True).show(sample_reports.sync())
+    assert len(widget._instances) == alive
+
+
 def test_broken_panel_keeps_the_report(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
     # given widgets that fail
     def fail(_report: object) -> None:

@@ -356,3 +356,16 @@ def test_backward_on_another_thread_counts_in_its_step() -> None:
     assert profile.profiled_step_ns == 19_120_000.0
     assert profile.breakdown is not None
     assert profile.breakdown.parts["kernel"] == pytest.approx(19_100_000)
+
+
+def test_live_recording_without_a_whole_step_has_the_baseline_and_no_parts() -> None:
+    """The only step was cut off: what there is of it is not taken for a step."""
+    builder = TraceBuilder()
+    builder.annotation("unfinished step 5", 0, 100)
+    builder.launch(10, 5, "a", 20, 30)
+
+    profile = analyse(builder.trace(), live("", 50_600))
+
+    assert profile.steps.count == 0
+    assert profile.step_ns == 50_600_000
+    assert profile.breakdown is None
