@@ -10,6 +10,8 @@ lines, shares within a tolerance.
 from __future__ import annotations
 
 import argparse
+import gzip
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +92,15 @@ def record(fixture: Fixture, shell: InteractiveShell, out: Path) -> Path:
     setup, loop = texts(fixture)
     for cell in [*setup, f"%%gpuprofile -q --trace {path} {fixture.options}\n{loop}"]:
         shell.run_cell(cell).raise_error()
+    strip_folders(path)
     return path
+
+
+def strip_folders(path: Path) -> None:
+    """Leave of the paths in a recorded file (its own name and the magic's line) their last part only."""
+    text = gzip.decompress(path.read_bytes())
+    text = re.sub(rb"(?:/[\w.+-]+)+/((?:trace\.json|\w+\.json\.gz)\b)", rb"\1", text)
+    path.write_bytes(gzip.compress(text, 9, mtime=0))
 
 
 def main() -> int:
