@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipyprof.analysis.nesting import innermost, probe
+from ipyprof.analysis.nesting import around
 from ipyprof.analysis.steps import Steps
 from ipyprof.trace.kinds import Kind
 from ipyprof.trace.model import Int64, Trace
@@ -28,28 +28,15 @@ def forward_times(trace: Trace, steps: Steps, calls: Int64) -> Int64:
     nodes = operators[is_node]
     if len(nodes) == 0 or len(calls) == 0:
         return result
-    around = innermost(
-        trace.start_ns[nodes],
-        trace.end_ns[nodes],
-        trace.tid[nodes],
-        probe(trace.start_ns[calls], trace.end_ns[calls]),
-        trace.tid[calls],
-    )
+    node_of = around(trace, nodes, calls)
     forward = operators[~is_node & (trace.sequence[operators] >= 0)]
-    inside_node = innermost(
-        trace.start_ns[nodes],
-        trace.end_ns[nodes],
-        trace.tid[nodes],
-        probe(trace.start_ns[forward], trace.end_ns[forward]),
-        trace.tid[forward],
-    )
-    forward = forward[inside_node < 0]
+    forward = forward[around(trace, nodes, forward) < 0]
     forward = forward[trace.tid[forward] == _forward_thread(trace, steps, nodes, forward)]
     if len(forward) == 0:
         return result
     made = _last_before(trace, forward, nodes)
-    known = around >= 0
-    found = made[np.maximum(around, 0)]
+    known = node_of >= 0
+    found = made[np.maximum(node_of, 0)]
     known &= found >= 0
     result[known] = trace.start_ns[found[known]]
     return result

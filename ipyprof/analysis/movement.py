@@ -83,12 +83,11 @@ def _copy(name: str, inputs: Inputs) -> Work | None:
 
 def _reordered(source: Tensor, target: Tensor) -> bool:
     """Whether the same elements lie in another order; a cast in the same order is none."""
-    if source.strides is None or target.strides is None or source.shape != target.shape:
-        return False
-    if any(stride == 0 for stride in source.strides):
+    read, written = source.strides, target.strides
+    if read is None or written is None or source.shape != target.shape or 0 in read:
         return False
     real = [at for at, size in enumerate(source.shape) if size > 1]
-    return sorted(real, key=lambda at: -source.strides[at]) != sorted(real, key=lambda at: -target.strides[at])  # type: ignore[index]
+    return sorted(real, key=lambda at: -read[at]) != sorted(real, key=lambda at: -written[at])
 
 
 def _cat(name: str, inputs: Inputs) -> Work | None:

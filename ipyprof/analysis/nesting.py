@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipyprof.trace.model import Int64
+from ipyprof.trace.model import Int64, Trace
 
 # The clocks of operators and API calls differ by some hundred ns, so that a child can begin before its parent
 # (pytorch/kineto PR 991, PR 1082; pytorch/pytorch PR 188956).
@@ -88,20 +88,19 @@ def probe(start: Int64, end: Int64, slack_ns: int = SLACK_NS) -> Int64:
     return instant
 
 
-def depths(parent: Int64) -> Int64:
-    """(n,) int64 number of ancestors of each interval; 0 = outermost.
+def around(trace: Trace, events: Int64, inner: Int64) -> Int64:
+    """(k,) int64: position in ``events`` of the innermost one around each event of ``inner`` on its thread, -1 = none.
 
     Args:
-        parent: (n,) int64 as ``parents`` gives it.
+        events, inner: indices of events of the trace.
     """
-    depth = np.zeros(len(parent), np.int64)
-    current = parent
-    while True:
-        held = current >= 0
-        if not held.any():
-            return depth
-        depth += held
-        current = np.where(held, parent[np.maximum(current, 0)], -1)
+    return innermost(
+        trace.start_ns[events],
+        trace.end_ns[events],
+        trace.tid[events],
+        probe(trace.start_ns[inner], trace.end_ns[inner]),
+        trace.tid[inner],
+    )
 
 
 def _apart(start: Int64, end: Int64, thread: Int64) -> tuple[Int64, Int64]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ipyprof.analysis.nesting import innermost, probe
+from ipyprof.analysis.nesting import around
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Act, Bool, Program
 from ipyprof.diagnosis import thresholds
@@ -171,14 +171,7 @@ def operator_of(profile: Profile, program: Program, items: Int64) -> Int64:
     """(i,) int64: the innermost operator event around each item's call, -1 = none."""
     trace = profile.trace
     events = trace.select(Kind.OPERATOR)
-    calls = program.event[items]
-    found = innermost(
-        trace.start_ns[events],
-        trace.end_ns[events],
-        trace.tid[events],
-        probe(trace.start_ns[calls], trace.end_ns[calls]),
-        trace.tid[calls],
-    )
+    found = around(trace, events, program.event[items])
     return np.where(found >= 0, events[np.maximum(found, 0)] if len(events) else -1, -1).astype(np.int64)
 
 
