@@ -43,7 +43,7 @@ class Workload:
         env: environment variables of the process, each (name, value); such a loop gets a process of its own.
         needs: modules that must be importable, else the loop is skipped.
         model: the real model in it, or empty.
-        host_bound: the host alone decides its step, so its slow form is timed more often where hosts change speed.
+        host_bound: the host decides the step of its slow form, which is therefore timed more often.
     """
 
     name: str
@@ -250,7 +250,9 @@ ALLOCATOR = Workload(
         import torch
 
         {DEVICE}
-        x = torch.randn({_size(48_000_000, 2_000)}, device=device)
+        # Small enough that a run allocates less than the GPU's memory in all: the driver hands out memory that it
+        # has cleared beforehand, and where none is left an allocation takes twice as long.
+        x = torch.randn({_size(8_000_000, 2_000)}, device=device)
         scales = [0.5 + 0.1 * k for k in range(24)]
     """),
     slow=_cell(f"""
