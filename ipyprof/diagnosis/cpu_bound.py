@@ -33,6 +33,12 @@ def host_work(profile: Profile, program: Program) -> Float:
     return np.where((work >= thresholds.PYTHON_GAP_NS) & (program.gap_host == Host.CPU), work, 0.0)
 
 
+def kept_by_a_graph(profile: Profile, program: Program) -> Float:
+    """(k,) ns in each gap that would stay if a graph replaced the launches: the host's own work, and compilation."""
+    kept = host_work(profile, program) + _within(program, *unstable_shapes.compiling(profile))
+    return np.minimum(kept, program.gap)
+
+
 def edit(profile: Profile, program: Program) -> Program:
     """The same steps with that work off the thread."""
     return _without(program, host_work(profile, program))

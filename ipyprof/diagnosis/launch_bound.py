@@ -9,6 +9,7 @@ import numpy as np
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Act, Host, Program
 from ipyprof.diagnosis import thresholds
+from ipyprof.diagnosis.cpu_bound import kept_by_a_graph
 from ipyprof.diagnosis.finding import Finding, Where
 from ipyprof.diagnosis.judge import absent, gain_of, judged, top_lines
 from ipyprof.formatting import percent_short, plural, time_text
@@ -17,12 +18,14 @@ CAUSE = "launch_bound"
 
 
 def edit(profile: Profile, program: Program) -> Program:
-    """One graph launch in place of a step's launches; loader, waits and longer stretches of Python stay."""
+    """One graph launch in place of a step's launches; loader, waits, compilation and the host's own work stay."""
     if float((program.act == Act.LAUNCH).sum()) / program.steps < thresholds.GRAPH_LEAST_LAUNCHES:
         return program
     launching = (program.act == Act.LAUNCH) | ((program.act == Act.PLAIN) & (program.event >= 0))
     launching &= program.call_host != Host.ALLOCATOR
-    short = (program.gap < thresholds.PYTHON_GAP_NS) & (program.gap_host == Host.CPU)
+    # Operators that only lead up to a launch go with it, however long the stretch between two launches is.
+    stays = np.where(program.gap_host == Host.CPU, kept_by_a_graph(profile, program), program.gap)
+    share = np.divide(stays, program.gap, out=np.zeros(len(stays)), where=program.gap > 0)
     own = np.where(launching, 0.0, program.own)
     first = np.searchsorted(program.call_from, profile.steps.marks_ns[:-1])
     launches = np.flatnonzero(program.act == Act.LAUNCH)
@@ -32,9 +35,9 @@ def edit(profile: Profile, program: Program) -> Program:
             own[after[0]] = thresholds.GRAPH_LAUNCH_NS
     return replace(
         program,
-        gap=np.where(short, 0.0, program.gap),
-        gap_operator=np.where(short, 0.0, program.gap_operator),
-        gap_events=np.where(short, 0.0, program.gap_events),
+        gap=stays,
+        gap_operator=np.minimum(program.gap_operator, stays),
+        gap_events=program.gap_events * share,
         own=own,
         call_events=np.where(launching, 0.0, program.call_events),
         latency=np.zeros(len(program.latency)),

@@ -470,6 +470,18 @@ def test_graph_keeps_the_loader_the_wait_and_long_python() -> None:
     assert finding.predicted_step_ms * 1000 == pytest.approx(500 + 10 + 300 + 2)
 
 
+def test_graph_takes_the_operators_between_two_launches_with_it() -> None:
+    """150 of dispatch before each of ten launches: far longer than the Python that would stay."""
+
+    def body(machine: Machine) -> None:
+        for _ in range(10):
+            with machine.op("aten::layer_norm"):
+                machine.python(150)
+                machine.launch(20, own=10)
+
+    assert gains(launch_bound.find(profiled(body, 1_600))) == ("found", 1_400.0, 200.0)
+
+
 # Found or cleared.
 
 

@@ -91,6 +91,38 @@ def test_python_beside_the_compiling_is_counted_alone() -> None:
     assert gains(unstable_shapes.find(profile)) == ("found", 3_000.0, 505.0)
 
 
+def first_call(machine: Machine) -> None:
+    """What torch.compile's ranges leave open: 200 in the frame around them, 1,400 to set up the new region."""
+    with machine.line(3):
+        begin = machine.host
+        compile_for(machine, 3_000)
+        machine.python(200)
+        machine.builder.annotation("dynamo", begin, machine.host, machine.tid)
+        begin = machine.host
+        machine.python(1_400)
+        machine.launch(1_000)
+        machine.builder.annotation("Torch-Compiled Region: 0/1", begin, machine.host, machine.tid)
+
+
+def test_what_follows_the_compiling_goes_with_it() -> None:
+    """Without all of it the kernel of 1,000 follows itself."""
+    assert gains(unstable_shapes.find(profiled(first_call, 4_605))) == ("found", 3_604.0, 1_001.0)
+
+
+def test_compiled_region_of_long_ago_stays() -> None:
+    """Its 1,400 come behind a launch of something else: they are no set-up."""
+
+    def body(machine: Machine) -> None:
+        compile_for(machine, 3_000)
+        machine.launch(100)
+        begin = machine.host
+        machine.python(1_400)
+        machine.launch(100)
+        machine.builder.annotation("Torch-Compiled Region: 0/0", begin, machine.host, machine.tid)
+
+    assert gains(unstable_shapes.find(profiled(body, 4_410))) == ("found", 3_000.0, 1_410.0)
+
+
 # Convolutions.
 
 
@@ -117,6 +149,19 @@ def test_convolution_that_waits_inside_is_found() -> None:
     assert (finding.where.operator, finding.where.line) == ("aten::cudnn_convolution", 3)
     assert finding.evidence.startswith("convolutions try algorithms out for new shapes in the recorded steps")
     assert "cudnn.benchmark = False" in finding.advice
+
+
+def test_memory_that_the_search_gives_back_goes_with_it() -> None:
+    """The workspace of the trial is freed behind its wait, for 900."""
+
+    def body(machine: Machine) -> None:
+        with machine.op("aten::cudnn_convolution"):
+            machine.launch(600)
+            machine.stream_sync()
+            machine.free(tail=900)
+            machine.launch(100)
+
+    assert gains(unstable_shapes.find(profiled(body, 5 + 100 + 1 + 600 + 2 + 900)))[2] == 101.0
 
 
 def test_steady_convolution_is_not_there() -> None:
