@@ -31,6 +31,7 @@ from ipyprof.trace.kinds import LINE_PREFIX, Kind, Role
 from ipyprof.trace.model import Int64, LiveRecord, Trace
 
 MARK_NS = 100_000  # a mark of a marked loop takes up to 92 us beside the step's range (H200, torch 2.11)
+MARK_BESIDE_NS = 25_000  # where the mark timed itself: leaving the last statement's range, and calling the mark
 MARK_EVENTS = 5  # a mark of a live run takes 15 to 50 us on either side of the range's edge, an event 2 to 6 us
 
 
@@ -255,28 +256,40 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
 
 def without_marks(program: Program, trace: Trace, steps: Steps, live: LiveRecord) -> Program:
     """The program without what our own marks take: between two steps' ranges, and beside them in a marked loop."""
-    start, end = [steps.ends_ns[:-1]], [steps.marks_ns[1:-1]]
+    called, beside = _marks_called(steps, live)
+    start, end = [steps.ends_ns[:-1], called], [steps.marks_ns[1:-1], steps.ends_ns]
     if live.loop_is_for and steps.count:
         first, last, known = _body(trace, steps)
-        before, behind = known & (first - steps.marks_ns[:-1] < MARK_NS), known & (steps.ends_ns - last < MARK_NS)
+        before, behind = known & (first - steps.marks_ns[:-1] < MARK_NS), known & (called - last < beside)
         start += [steps.marks_ns[:-1][before], last[behind]]
-        end += [first[before], steps.ends_ns[behind]]
+        end += [first[before], called[behind]]
     return program.cut(np.concatenate(start), np.concatenate(end), records=False)
+
+
+def _marks_called(steps: Steps, live: LiveRecord) -> tuple[Int64, int]:
+    """(steps,) when the mark that ended each step was called, and how long before that is still its own doing.
+
+    Where the marks did not time themselves that is the step's end, and ``MARK_NS``.
+    """
+    if len(live.closing_ns) != steps.count:
+        return steps.ends_ns, MARK_NS
+    return np.maximum(steps.ends_ns - np.asarray(live.closing_ns, np.int64), steps.marks_ns[:-1]), MARK_BESIDE_NS
 
 
 def loader_spans(trace: Trace, steps: Steps, live: LiveRecord | None, threads: Int64) -> tuple[Int64, Int64]:
     """Disjoint (start, end) of the time in which the marking threads fetch a batch.
 
     DataLoader spans by name; in a live run also the marked ``for`` loop's own fetch, whatever the iterator is: the time
-    from the end of the last statement of the body to the end of the step. Below ``MARK_NS`` that is our own mark.
+    from the end of the last statement of the body to the mark that ends the step (see `_marks_called`).
     """
     spans = trace.select(Kind.LOADER)
     spans = spans[np.isin(trace.tid[spans], threads)]
     start, end = trace.start_ns[spans], trace.end_ns[spans]
     if live is not None and live.loop_is_for and steps.count:
         _, last, known = _body(trace, steps)
-        known &= steps.ends_ns - last >= MARK_NS
-        start, end = np.concatenate((start, last[known])), np.concatenate((end, steps.ends_ns[known]))
+        called, beside = _marks_called(steps, live)
+        known &= called - last >= beside
+        start, end = np.concatenate((start, last[known])), np.concatenate((end, called[known]))
     return union(start, end)
 
 

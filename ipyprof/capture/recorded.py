@@ -18,6 +18,7 @@ class RecordedSteps:
         unfinished: number of the step that was cut off and does not serve as the step, or ``None``.
         laps: one sample per step.
         memory: (ns since recording began, resident bytes) at each mark, without CUDA.
+        closing_ns: per whole step, what its last mark took, from its call to the end of the step's span.
     """
 
     def __init__(self) -> None:
@@ -25,12 +26,17 @@ class RecordedSteps:
         self.unfinished: int | None = None
         self.laps = baseline.Laps()
         self.memory: list[tuple[int, int]] = []
-        self._begin_ns = time.perf_counter_ns()
+        self.closing_ns: list[int] = []
+        self._begin_ns = self._called_ns = time.perf_counter_ns()
         self._span: Any = None
 
     def running_ns(self) -> int:
         """Time since recording began."""
         return time.perf_counter_ns() - self._begin_ns
+
+    def mark_called(self) -> None:
+        """A mark begins now: what comes before the span's end is its own time, not the step's."""
+        self._called_ns = time.perf_counter_ns()
 
     def open(self, index: int) -> None:
         """Step number ``index`` begins. The CUDA event of the mark lies before the span."""
@@ -42,6 +48,7 @@ class RecordedSteps:
     def close(self) -> None:
         """The open step is over, and whole. Its span ends here, before anything waits for the GPU."""
         self._end_span()
+        self.closing_ns.append(time.perf_counter_ns() - self._called_ns)
         self.completed += 1
 
     def end(self) -> None:

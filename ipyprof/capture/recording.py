@@ -70,6 +70,7 @@ def live_record(
         baseline_closing=name == "after_first" and after.closed and len(after_ns) == 1,
         wait_ns=wait_ns,
         profiled_ns=profiled_ns,
+        closing_ns=tuple(steps.closing_ns),
         cuda=bool(notes.shielded(probes.gpu_was_used)),
         environment=notes.shielded(probes.versions) or {},
         device_names=notes.shielded(probes.device_names) or {},

@@ -92,8 +92,7 @@ class Session:
         self._steps: RecordedSteps | None = None
         self._ranges = LineRanges()
         self._probe: probes.SyncLines | None = None
-        self._partial = ""
-        self._taken = False
+        self._partial, self._taken = "", False
         self._notes = Notes()
         self._result: Recording | None = None
 
@@ -173,6 +172,8 @@ class Session:
     # -- at a mark --
 
     def _boundary(self, line: int | None, opens: bool) -> None:
+        if self._steps is not None:
+            self._steps.mark_called()
         self._own_thread()
         if threading.get_ident() != self._thread:
             self._notes.add("thread", "warn", "a step mark in another thread was not counted")
@@ -183,7 +184,7 @@ class Session:
         if self._result is not None:
             self._hand_over()
 
-    def _late_mark(self, _line: int | None, _opens: bool) -> None:
+    def _late_mark(self, *_mark: object) -> None:
         """A mark after another thread ended the run: the profiler goes off here, where it was started."""
         if threading.get_ident() == self._thread:
             self._at_mark = _nothing
@@ -261,8 +262,7 @@ class Session:
     def _begin(self, line: int | None, phase: Phase) -> None:
         """The first recorded step begins."""
         assert self._profiler is not None
-        # A display takes half a millisecond: it comes before the step, not in it.
-        active = self._phases.active
+        active = self._phases.active  # said before the step, not in it: a display takes half a millisecond
         self._say("recording the cell" if phase is Phase.COLD else f"recording {_count(active, 'step')}")
         try:
             self._synchronize()

@@ -111,6 +111,8 @@ class TestLoops:
 
         assert step_names(recording.trace_path) == [f"ProfilerStep#{index}" for index in recorded]
         assert len(recording.live.profiled_ns) == len(recorded)
+        assert len(recording.live.closing_ns) == len(recorded)
+        assert all(0 < closing < 50_000_000 for closing in recording.live.closing_ns)
         assert recording.live.baseline == name
         assert len(recording.live.baseline_ns) == samples
         assert recording.live.partial == ""

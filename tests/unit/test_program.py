@@ -316,6 +316,55 @@ def test_what_a_mark_takes_in_a_marked_loop_is_neither_loading_nor_the_bodys_tim
     assert program.gap.sum() == 3 * 70_000.0
 
 
+def test_fetch_ends_where_a_mark_that_timed_itself_was_called() -> None:
+    """Behind the body 60 us of fetching and 130 of the mark."""
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            with machine.line(3):
+                machine.python(70)
+                machine.launch(10)
+            machine.python(60 + 130)
+    trace, record = machine.trace(), live("", 135, loop_is_for=True, closing_ns=(130_000,) * 3)
+
+    program = without_marks(program_of(trace, record), trace, find_steps(trace), record)
+
+    assert program.gap[program.gap_host == Host.DATA_LOADING].sum() == 3 * 60_000.0
+    assert program.gap.sum() == 3 * (70_000.0 + 60_000.0)
+
+
+def test_what_lies_right_before_a_mark_that_timed_itself_is_its_own() -> None:
+    """20 us to leave the last statement and to call the mark, 150 of the mark: no fetch."""
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            with machine.line(3):
+                machine.launch(10)
+            machine.python(20 + 150)
+    trace, record = machine.trace(), live("", 5, loop_is_for=True, closing_ns=(150_000,) * 3)
+
+    program = without_marks(program_of(trace, record), trace, find_steps(trace), record)
+
+    assert not (program.gap_host == Host.DATA_LOADING).any()
+    assert program.gap.sum() == 0.0
+
+
+def test_time_of_the_mark_is_taken_out_of_a_while_loop_too() -> None:
+    """70 of the body, 40 of its test, 130 of the mark."""
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            with machine.line(3):
+                machine.python(70)
+                machine.launch(10)
+            machine.python(40 + 130)
+    trace, record = machine.trace(), live("", 115, loop_is_for=False, closing_ns=(130_000,) * 3)
+
+    program = without_marks(program_of(trace, record), trace, find_steps(trace), record)
+
+    assert program.gap.sum() == 3 * (70_000.0 + 40_000.0)
+
+
 def test_loader_by_hand_without_a_span_is_python() -> None:
     """C6: not attributed."""
     machine = Machine()
