@@ -16,6 +16,7 @@ import pytest
 from tests.gpu.planted import HEALTHY, PAIRS, PLANTED
 from tests.gpu.planted.__main__ import chosen
 from tests.gpu.planted.judge import CLASSIC, classic, rows_of, summary
+from tests.gpu.planted.pace import fixed_step_ms
 from tests.gpu.planted.tables import read_results, write_results
 from tests.gpu.stepped import compile_stepped
 from tests.gpu.workloads import NOT_WAITING, Workload
@@ -120,6 +121,12 @@ def test_cells_compile_in_the_sizes_of_the_gpu_run() -> None:
         ("products_4093", "a @ b"),
         ("sleeping_items", "in loader:"),
         ("plain_generator", "in batches():"),
+        ("tokenised_on_the_fly", "in loader:"),
+        ("positions_each_step", "nonzero"),
+        ("activations_to_host", '.to("cpu")'),
+        ("json_each_step", "json.dumps"),
+        ("layers_of_5003", "F.linear"),
+        ("norm_by_hand", "norm(x"),
     ],
 )
 def test_expected_lines_hold_the_cause(name: str, text: str) -> None:
@@ -129,9 +136,14 @@ def test_expected_lines_hold_the_cause(name: str, text: str) -> None:
 
 
 def test_shards_share_a_half_without_overlap() -> None:
-    # given three shards of the tuning half, when they are put together, then each loop is there once
-    names = [one.name for number in (1, 2, 3) for one in chosen("tuning", f"{number}/3", [])]
-    assert sorted(names) == sorted(one.name for one in PLANTED if not one.held_out)
+    # given three shards of each half, when they are put together, then each loop is there once
+    names = [
+        one.name
+        for half in ("tuning", "held-out", "later")
+        for number in (1, 2, 3)
+        for one in chosen(half, f"{number}/3", [])
+    ]
+    assert sorted(names) == sorted(one.name for one in PLANTED)
 
 
 @pytest.mark.parametrize(("shard", "only"), [("0/2", []), ("3/2", []), ("1/1", ["no_such_loop"])])
@@ -226,6 +238,20 @@ def test_summary_counts_what_holds() -> None:
     assert (got.files, got.files_right, got.files_sure_and_wrong) == (2, 2, 0)
     assert got.median_error == pytest.approx(0.04)
     assert not got.held
+
+
+def test_fixed_form_is_taken_at_the_speed_of_the_recording() -> None:
+    # given a fixed form timed on a fast and on a slow host, and a slow form recorded on the slow one
+    fixed = {"hand_ms": [6.0, 9.0, 9.2], "paces_ms": [15.0, 29.0, 28.0], "step_ms": 9.0}
+    # when its step is asked for, then only the timings on the slow host count
+    assert fixed_step_ms({"pace_ms": 30.0}, fixed) == (9.1, True)
+
+
+@pytest.mark.parametrize("pace", [None, 60.0])
+def test_without_a_timing_at_that_speed_all_count(pace: float | None) -> None:
+    # given a recording at no known speed or at one that no timing has, when the step is asked for, then that is said
+    fixed = {"hand_ms": [6.0, 9.0, 9.2], "paces_ms": [15.0, 29.0, 28.0], "step_ms": 9.0}
+    assert fixed_step_ms({"pace_ms": pace}, fixed) == (9.0, False)
 
 
 def attention_form(step: float, attention: float, share: float) -> dict[str, Any]:

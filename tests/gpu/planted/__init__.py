@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.gpu.planted import pairs_compute, pairs_host, pairs_launch, pairs_loading, pairs_memory, pairs_models
 from tests.gpu.planted.healthy import HEALTHY
+from tests.gpu.planted.pairs_later import LATER
 from tests.gpu.workloads import Workload
 
 PAIRS: tuple[Workload, ...] = (
@@ -20,6 +21,12 @@ PAIRS: tuple[Workload, ...] = (
     *pairs_models.PAIRS,
 )
 
-PLANTED: tuple[Workload, ...] = (*PAIRS, *HEALTHY)
+PLANTED: tuple[Workload, ...] = (*PAIRS, *HEALTHY, *LATER)
 
-__all__ = ["HEALTHY", "PAIRS", "PLANTED"]
+
+def half_of(workload: Workload) -> str:
+    """``tuning``, ``held-out`` or ``later``."""
+    return "later" if workload in LATER else "held-out" if workload.held_out else "tuning"
+
+
+__all__ = ["HEALTHY", "LATER", "PAIRS", "PLANTED", "half_of"]

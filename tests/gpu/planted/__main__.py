@@ -1,6 +1,6 @@
 """The planted suite on one command line.
 
-    python -m tests.gpu.planted [--shard I/N] [--held-out | --tuning | --all] [--only NAME ...] [--out DIR]
+    python -m tests.gpu.planted [--shard I/N] [--held-out | --tuning | --later | --all] [--only NAME ...] [--out DIR]
     python -m tests.gpu.planted --merge DIR ... --into tests/gpu/RESULTS.md
 
 One worker process runs the loops of the shard; when it dies or a loop takes too long, another goes on behind that loop.
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.planted import PLANTED
+from tests.gpu.planted import PLANTED, half_of
 from tests.gpu.planted.judge import classic, rows_of, summary
 from tests.gpu.planted.tables import page, write_results
 from tests.gpu.workloads import REDUCED, Workload
@@ -34,7 +34,7 @@ START_S = 120.0  # a worker that has not begun its first loop
 
 
 def chosen(half: str, shard: str, only: Sequence[str]) -> list[Workload]:
-    """The loops of one half (``held-out``, ``tuning`` or ``all``) and one shard (``I/N``, I from 1), or those named.
+    """The loops of one part (as `half_of` says, or ``all``) and one shard (``I/N``, I from 1), or those named.
 
     Neighbours go to different shards, so that every shard gets some of each cause.
 
@@ -49,7 +49,7 @@ def chosen(half: str, shard: str, only: Sequence[str]) -> list[Workload]:
     number, count = (int(part) for part in shard.split("/"))
     if not 1 <= number <= count:
         raise ValueError(f"shard {shard}: it is I/N with I from 1 to N")
-    some = [one for one in PLANTED if half == "all" or one.held_out is (half == "held-out")]
+    some = [one for one in PLANTED if half in ("all", half_of(one))]
     return some[number - 1 :: count]
 
 
@@ -138,6 +138,9 @@ def main() -> int:
     half = parser.add_mutually_exclusive_group()
     half.add_argument("--held-out", dest="half", action="store_const", const="held-out", help="the half kept aside")
     half.add_argument("--tuning", dest="half", action="store_const", const="tuning", help="the other half (default)")
+    half.add_argument(
+        "--later", dest="half", action="store_const", const="later", help="pairs written after both had been run"
+    )
     half.add_argument("--all", dest="half", action="store_const", const="all")
     parser.add_argument("--shard", default="1/1", metavar="I/N")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from tests.gpu.planted import PLANTED
+from tests.gpu.planted.pace import fixed_step_ms
 from tests.gpu.workloads import NOT_WAITING, Workload
 
 WAITING = frozenset(
@@ -28,6 +29,7 @@ CLASSIC_GAIN = 4.0
 class Row:
     """One form of one loop. Times in ms, NaN where there is none.
 
+    ``same_speed``: the fixed step was timed while the host ran as fast as when the slow one was recorded.
     ``failures`` says in words what does not hold; ``file_right`` is ``None`` where a file has no right answer.
     """
 
@@ -42,6 +44,7 @@ class Row:
     step_ms: float = math.nan
     predicted_ms: float = math.nan
     fixed_ms: float = math.nan
+    same_speed: bool = False
     edit_is_fix: bool = False
     second: str = ""
     file_verdict: str = "-"
@@ -105,7 +108,7 @@ def _row(workload: Workload, form: str, one: Mapping[str, Any], fixed: Mapping[s
         if verdict["cause"] != planted:
             failures.append(f"called {verdict['cause']}, expected {planted}")
         predicted = _predicted(findings, planted)
-    fixed_ms = fixed.get("step_ms", math.nan) if form == "slow" and not healthy else math.nan
+    fixed_ms, same_speed = fixed_step_ms(one, fixed) if form == "slow" and not healthy else (math.nan, False)
     if form == "slow" and workload.edit_is_fix and not predicted <= AT_MOST * fixed_ms:
         failures.append(f"predicted {predicted:.3f} ms, fixed {fixed_ms:.3f} ms: {predicted / fixed_ms:.2f} × of it")
     others = [one for one in findings if one["status"] == "found" and one["cause"] != planted]
@@ -125,6 +128,7 @@ def _row(workload: Workload, form: str, one: Mapping[str, Any], fixed: Mapping[s
         step_ms=math.nan if report["steps"]["step_ms"] is None else report["steps"]["step_ms"],
         predicted_ms=predicted,
         fixed_ms=fixed_ms,
+        same_speed=same_speed,
         edit_is_fix=workload.edit_is_fix,
         second="" if second is None else f"{second['cause']} {second['recoverable_ms'] or 0.0:.2f}",
         file_verdict=file_verdict["cause"],

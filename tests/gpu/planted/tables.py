@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.planted import PLANTED, half_of
 from tests.gpu.planted.judge import Row, classic, rows_of, summary
 from tests.gpu.results import put
 
@@ -64,14 +65,15 @@ def page(results: Mapping[str, Any], title: str) -> str:
 
 
 def both_halves(folders: Iterable[Path]) -> str:
-    """Both halves' pages, tuning first, from the shards' folders."""
+    """Both halves' pages, tuning first, then the later pairs', from the shards' folders."""
     results = read_results(folders)
     parts = []
-    for held_out, title in (
-        (False, "Planted suite: the half used for tuning"),
-        (True, "Planted suite: the half kept aside"),
+    for half, title in (
+        ("tuning", "Planted suite: the half used for tuning"),
+        ("held-out", "Planted suite: the half kept aside"),
+        ("later", "Planted suite: pairs written after both halves had been run, and run once"),
     ):
-        names = {row.name for row in rows_of(results["loops"]) if row.held_out is held_out}
+        names = {one.name for one in PLANTED if half_of(one) == half} & results["loops"].keys()
         if names:
             some = {**results, "loops": {name: one for name, one in results["loops"].items() if name in names}}
             some["seconds"] = sum(float(one.get("seconds", 0.0)) for one in some["loops"].values())
@@ -95,6 +97,8 @@ def _counts(rows: Sequence[Row]) -> list[str]:
         f"- Healthy loops without a waiting cause: {got.healthy_right} of {got.healthy}.",
         f"- From the trace alone, without our key: right in {got.files_right} of {got.files}; wrong with high "
         f"confidence: {got.files_sure_and_wrong}.",
+        "- Fixed: the median of the hand timings that were taken while the host ran as fast as when the slow form was "
+        "recorded (see tests/gpu/planted/pace.py); with * there was none, and it is the median of all.",
     ]
 
 
@@ -114,7 +118,7 @@ def _line(row: Row) -> str:
         number(row.hand_ms),
         number(row.step_ms),
         number(row.predicted_ms),
-        number(row.fixed_ms),
+        number(row.fixed_ms) + (" *" if row.fixed_ms > 0 and not row.same_speed else ""),
         error,
         row.second or "-",
         f"{row.file_verdict} ({row.file_confidence})",
