@@ -11,6 +11,7 @@ from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Act, Host, Program
 from ipyprof.diagnosis.finding import Finding, Site, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, absent, gain_of, is_found, judged, source_line
+from ipyprof.diagnosis.sync_origin import origin_text, outside_the_cell
 from ipyprof.diagnosis.transfer import copies, operator_of
 from ipyprof.formatting import percent_short, time_text
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind
@@ -80,7 +81,8 @@ def find(profile: Profile) -> Finding:
     waited = float((profile.replayed.call_end - profile.replayed.call_begin)[syncs.items].sum()) / program.steps
     count = len(syncs.items) / program.steps
     at = f", line {first.where.line}" if first.where.line else ""
-    what = f"{count:.0f} × {first.where.operator} → {_call_name(profile, program, syncs)}{at}"
+    outside = outside_the_cell(profile)
+    what = f"{count:.0f} × {first.where.operator} → {_call_name(profile, program, syncs)}{at}{origin_text(outside)}"
     return judged(
         profile,
         CAUSE,
@@ -90,7 +92,7 @@ def find(profile: Profile) -> Finding:
         f"removing it recovers {percent_short(gain.share)} of the step",
         advice=_advice(first.where.operator or "", source_line(profile, first.where.line)),
         where=first.where,
-        sites=sites,
+        sites=sites + outside,
         change=_change(source_line(profile, first.where.line)),
     )
 

@@ -46,7 +46,7 @@ def headline(profile: Profile, finding: Finding) -> str:
     best = f"at most {faster}"
     line = finding.where.line
     place = f"Line {line}" if line else ""
-    count = sum(site.count for site in finding.sites if site.where.line == line)
+    count = sum(site.count for site in finding.sites if site.where.line == line and site.where.file is None)
     times = "" if count < 1.5 else f" {count:.0f} times per step"
     waiting = f"{place} keeps the GPU waiting" if place else "The GPU waits"
     if finding.cause == "data_loading":
