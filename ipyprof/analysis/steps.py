@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipyprof.trace.kinds import DEVICE_KINDS, Kind
+from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
 from ipyprof.trace.model import Int64, Trace
 
 
@@ -62,18 +62,29 @@ def find_steps(trace: Trace, *, live: bool = False) -> Steps:
 
 
 def launching_calls(trace: Trace) -> Int64:
-    """(n,) int64: for each device record the index of the API call with its correlation, -1 elsewhere."""
+    """(n,) int64: for each device record the index of the API call that launched it, -1 elsewhere.
+
+    That is the call with its correlation. Older files without any have the external id in common instead, with the
+    launch and with calls that launch nothing.
+    """
     launch = np.full(len(trace), -1, np.int64)
-    calls = trace.select(Kind.CALL)
-    calls = calls[trace.correlation[calls] != 0]
-    device = trace.select(*DEVICE_KINDS)
+    calls, device = trace.select(Kind.CALL), trace.select(*DEVICE_KINDS)
+    if not trace.correlation[device].any():
+        launching = np.isin(trace.role[calls], (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY, Role.MEMSET))
+        return _joined(launch, device, calls[launching], trace.external_id)
+    # A correlation seen twice (a runtime call and the driver call inside it) belongs to the outer, earlier one.
+    return _joined(launch, device, calls, trace.correlation)
+
+
+def _joined(launch: Int64, device: Int64, calls: Int64, ids: Int64) -> Int64:
+    """``launch`` with the first of ``calls`` at each of ``device`` that has its id; an id of 0 is none."""
+    calls = calls[ids[calls] != 0]
     if len(calls) == 0 or len(device) == 0:
         return launch
-    # A correlation seen twice (a runtime call and the driver call inside it) belongs to the outer, earlier one.
-    order = calls[np.argsort(trace.correlation[calls], kind="stable")]
-    keys = trace.correlation[order]
-    at = np.searchsorted(keys, trace.correlation[device])
-    hit = (at < len(keys)) & (keys[np.minimum(at, len(keys) - 1)] == trace.correlation[device])
+    order = calls[np.argsort(ids[calls], kind="stable")]
+    keys = ids[order]
+    at = np.searchsorted(keys, ids[device])
+    hit = (at < len(keys)) & (keys[np.minimum(at, len(keys) - 1)] == ids[device])
     launch[device[hit]] = order[at[hit]]
     return launch
 

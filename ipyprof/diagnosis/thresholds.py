@@ -23,6 +23,8 @@ SPECIFIC_OF_GRAPH = 0.5
 
 # Replay: the recorded window must be reproduced within this share.
 FIT_SHARE = 0.03
+# GPU work whose launch is not in the file is in no step; with most of it like that, no step can be replayed.
+CARRIED_SHARE = 0.5
 
 # Copies from this size on are transfers; smaller ones to the host are reads of a value.
 LARGE_COPY_BYTES = 1_000_000

@@ -26,7 +26,7 @@ from ipyprof.diagnosis.finding import Finding, Verdict, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, gain_of, least_share, unknown
 from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, device_bound, headline, healthy_headline
 from ipyprof.formatting import percent_short, time_text
-from ipyprof.trace.kinds import Kind
+from ipyprof.trace.kinds import DEVICE_KINDS, Kind
 
 WAITING: tuple[ModuleType, ...] = (
     data_loading,
@@ -54,11 +54,8 @@ def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
         return (blind if seen is None else (seen, *blind)), verdict
     found = [module.find(profile) for module in CAUSES]
     found += _between_processes(profile)
-    if profile.fit_error is not None and profile.fit_error > thresholds.FIT_SHARE and not profile.once:
-        reason = (
-            f"the replay misses the recording by {percent_short(profile.fit_error)}, over "
-            f"{percent_short(thresholds.FIT_SHARE)}"
-        )
+    reason = _cannot_replay(profile)
+    if reason is not None:
         found = [finding if not _claims(finding) else unknown(finding.cause, reason) for finding in found]
         return tuple(_ranked(found)), _inconclusive(profile, reason)
     return tuple(_ranked(found)), _verdict(profile, found)
@@ -71,6 +68,21 @@ def edited(profile: Profile, cause: str) -> Program | None:
         return None
     program: Program = module.edit(profile, profile.program)
     return program
+
+
+def _cannot_replay(profile: Profile) -> str | None:
+    """Why the replay of the unedited step says nothing of the step, or ``None``."""
+    trace, carried = profile.trace, profile.steps.carried
+    device_ns = int(trace.dur_ns[trace.select(*DEVICE_KINDS)].sum())
+    unknown_ns = int(trace.dur_ns[carried].sum())
+    if unknown_ns > thresholds.CARRIED_SHARE * device_ns:
+        return f"the launches of {percent_short(unknown_ns / device_ns)} of the GPU's work are not in the file"
+    if profile.fit_error is not None and profile.fit_error > thresholds.FIT_SHARE and not profile.once:
+        return (
+            f"the replay misses the recording by {percent_short(profile.fit_error)}, over "
+            f"{percent_short(thresholds.FIT_SHARE)}"
+        )
+    return None
 
 
 def _claims(finding: Finding) -> bool:

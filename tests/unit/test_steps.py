@@ -76,6 +76,31 @@ def test_work_without_a_launch_is_carried_over() -> None:
     assert steps.step[steps.carried].tolist() == [-1]
 
 
+def joined_by_external_id() -> TraceBuilder:
+    """An older ROCm file: kernels have no correlation, and the external id of their launch."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=100)
+    event = {"ph": "X", "pid": 1, "tid": 1}
+    builder.events += [
+        {**event, "cat": "cuda_runtime", "name": "hipGetDevicePropertiesR0600", "ts": 5, "dur": 1}
+        | {"args": {"External id": 24}},
+        {**event, "cat": "cuda_runtime", "name": "hipExtModuleLaunchKernel", "ts": 7, "dur": 1}
+        | {"args": {"External id": 24}},
+        {**event, "cat": "kernel", "name": "Cijk", "ts": 10, "dur": 80, "pid": 0, "tid": 7}
+        | {"args": {"External id": 24}},
+    ]
+    return builder
+
+
+def test_without_correlations_the_external_id_names_the_launch() -> None:
+    trace = joined_by_external_id().trace()
+
+    steps = find_steps(trace)
+
+    assert steps.launch[named(trace, "Cijk")].tolist() == named(trace, "hipExtModuleLaunchKernel")
+    assert len(steps.carried) == 0
+
+
 def test_work_launched_outside_the_marks_is_in_no_step() -> None:
     builder = TraceBuilder()
     builder.step(0, at=100, end=200)

@@ -563,3 +563,21 @@ def test_step_without_length_is_no_verdict_and_no_error() -> None:
 
     assert verdict.cause == "inconclusive"
     assert {finding.status for finding in findings} == {"unknown"}
+
+
+def test_without_the_launches_of_most_work_nothing_is_claimed() -> None:
+    """A step that waits 8,000 us for the GPU, whose work of 7,900 was launched by nothing in the file."""
+    machine = Machine()
+    for _ in range(3):
+        with machine.step():
+            machine.launch(100)
+            machine.builder.kernel("unknown", machine.host + 200, 7_900, stream=9)
+            machine.python(200)
+            machine.builder.sync(machine.host, 8_000)
+            machine.python(8_000)
+
+    findings, verdict = diagnose(analyse(machine.trace()))
+
+    assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
+    assert "the launches of 99 % of the GPU's work are not in the file" in verdict.headline
+    assert not [finding for finding in findings if finding.status == "found"]
