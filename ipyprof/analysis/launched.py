@@ -79,8 +79,14 @@ def launched_records(trace: Trace, steps: Steps, owner: Int64, calls: Int64, eve
     ready = np.full(streams, -np.inf)
     opening = trace.start_ns[calls[0]] if len(calls) else steps.marks_ns[0]
     for key in range(keys.shape[1]):
-        early = (stream_all == key) & ~mine & ((launch < 0) | (trace.start_ns[np.maximum(launch, 0)] < opening))
-        early &= trace.start_ns[device] < steps.marks_ns[-1]
+        here = stream_all == key
+        # Work that no call of the file launched was there before if the window's own work comes behind it: the host may
+        # have left the window long before the device gets to it.
+        own_start = trace.start_ns[device[here & mine]]
+        until = own_start.min() if len(own_start) else steps.marks_ns[-1]
+        carried = (launch < 0) & (trace.start_ns[device] < until)
+        early = here & ~mine & (carried | ((launch >= 0) & (trace.start_ns[np.maximum(launch, 0)] < opening)))
+        early &= trace.start_ns[device] < max(until, steps.marks_ns[-1])
         if mine.any() and early.any():
             ready[key] = float(trace.end_ns[device[early]].max())
     item_of = np.full(len(trace), -1, np.int64)
@@ -103,7 +109,10 @@ def launched_records(trace: Trace, steps: Steps, owner: Int64, calls: Int64, eve
     pause = np.clip(start - previous, -GAP_CAP_NS, GAP_CAP_NS).astype(np.float64)
     depends = np.full(len(keep), -1, np.int64)
     if streams > 1 and bool((trace.role == Role.STREAM_WAIT).any()):
-        depends = _dependencies(start, end, stream_all[keep], np.where(idle, call_start, previous), item[keep])
+        late = start - np.where(idle, call_start, previous) > DEPENDENCY_NS
+        waits = trace.start_ns[calls[trace.role[calls] == Role.STREAM_WAIT]]
+        told = _told_to_wait(item[keep], call_start, waits)
+        depends = _dependencies(start, end, stream_all[keep], item[keep], late=late, told=told)
         waited = depends >= 0
         pause[waited] = (start[waited] - end[depends[waited]]).astype(np.float64)
     return Records(
@@ -137,15 +146,29 @@ def _end_before(stream: Int64, start: Int64, end: Int64) -> Int64:
     return result
 
 
-def _dependencies(start: Int64, end: Int64, stream: Int64, could: Int64, item: Int64) -> Int64:
+def _told_to_wait(item: Int64, launch_start: Int64, waits: Int64) -> Bool:
+    """(m,) whether a ``cudaStreamWaitEvent`` was called since the launch before it, of any stream.
+
+    Args:
+        item: (m,) launching items, in order; waits: (w,) int64 starts of those calls, in time order.
+    """
+    # Records of one item are launched together: the launch before is that of the item before.
+    first = np.searchsorted(item, item, side="left")
+    since = np.where(first > 0, launch_start[np.maximum(first - 1, 0)], np.iinfo(np.int64).min)
+    return np.searchsorted(waits, launch_start) > np.searchsorted(waits, since)
+
+
+def _dependencies(start: Int64, end: Int64, stream: Int64, item: Int64, *, late: Bool, told: Bool) -> Int64:
     """(m,) int64: the record of another stream whose end each late record waited for, -1 = none.
 
     The file does not name the event of a ``cudaStreamWaitEvent``; a record that starts late, right behind the end of
-    another stream's record that was launched earlier, waited for it.
+    another stream's record that was launched earlier, waited for it. A record that was told to wait and starts behind
+    nothing of the kind waits for what was launched last before it; what lies between is kept as a pause: a collective
+    gets no place on the GPU while the kernels behind that record fill it.
     """
     depends = np.full(len(start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")
-    for index in np.flatnonzero(start - could > DEPENDENCY_NS):
+    for index in np.flatnonzero(late):
         at = int(np.searchsorted(end[by_end], start[index], side="right")) - 1
         while at >= 0 and start[index] - end[by_end[at]] <= DEPENDENCY_NS:
             other = int(by_end[at])
@@ -153,6 +176,10 @@ def _dependencies(start: Int64, end: Int64, stream: Int64, could: Int64, item: I
                 depends[index] = other
                 break
             at -= 1
+        if depends[index] < 0 and told[index]:
+            earlier = np.flatnonzero((stream != stream[index]) & (item < item[index]) & (end <= start[index]))
+            if len(earlier):
+                depends[index] = int(earlier[-1])
     return depends
 
 

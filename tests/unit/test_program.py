@@ -316,6 +316,54 @@ def test_what_a_mark_takes_in_a_marked_loop_is_neither_loading_nor_the_bodys_tim
     assert program.gap.sum() == 3 * 70_000.0
 
 
+def test_collective_that_finds_no_room_keeps_its_delay_behind_what_it_waited_for() -> None:
+    """DDP: told to wait for the gradient's kernel, done at 120; the kernels behind that fill the GPU until 620."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=100)
+    builder.launch(10, 5, "gradient", 20, 100)
+    builder.call("cudaStreamWaitEvent", 20, 2)
+    builder.launch(30, 5, "ncclDevKernel_AllReduce", 620, 50, stream=9)
+    builder.launch(40, 5, "next", 121, 502)
+
+    program = program_of(builder.trace())
+
+    gradient, collective = 0, 1
+    assert (program.depends[collective], program.pause[collective]) == (gradient, 500_000.0)
+    assert replay(program, once=True).record_start[collective] == 620_000.0
+
+
+def test_late_work_that_was_told_to_wait_for_nothing_depends_on_nothing() -> None:
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=100)
+    builder.launch(10, 5, "one", 20, 100)
+    builder.launch(30, 5, "other", 620, 50, stream=9)
+
+    assert program_of(builder.trace()).depends.tolist() == [-1, -1]
+
+
+def test_work_from_before_that_outlasts_the_hosts_window_comes_first() -> None:
+    """The host leaves the step at 100, the device begins with its work at 451."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=100)
+    builder.kernel("before", 0, 140)
+    builder.kernel("before", 150, 300)
+    builder.launch(10, 5, "own", 451, 20)
+
+    program = program_of(builder.trace())
+
+    assert program.ready.tolist() == [450_000.0]
+    assert replay(program, once=True).record_start.tolist() == [451_000.0]
+
+
+def test_work_behind_the_windows_own_was_not_there_before() -> None:
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=100)
+    builder.launch(10, 5, "own", 50, 20)
+    builder.kernel("after", 80, 300)
+
+    assert program_of(builder.trace()).ready.tolist() == [float("-inf")]
+
+
 def test_fetch_ends_where_a_mark_that_timed_itself_was_called() -> None:
     """Behind the body 60 us of fetching and 130 of the mark."""
     machine = Machine()
