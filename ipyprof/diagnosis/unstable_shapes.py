@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ipyprof.analysis.intervals import coverage_before, union
 from ipyprof.analysis.profile import Profile
-from ipyprof.analysis.program import Act, Host, Program
+from ipyprof.analysis.program import Act, Bool, Host, Program
 from ipyprof.diagnosis.finding import Finding, Where
 from ipyprof.diagnosis.judge import absent, gain_of, judged, top_lines
 from ipyprof.formatting import percent_short, time_text
@@ -18,6 +20,7 @@ CAUSE = "unstable_shapes"
 COMPILE_MARK = "(dynamo_timed)"  # what torch.compile calls the ranges of its own work while a profiler is on
 COMPILE_FRAMES = frozenset(("dynamo", "entire_frame_compile"))  # and those around them
 COMPILED_REGION = "Torch-Compiled Region: "
+CACHE_LOOKUP = "TorchDynamo Cache Lookup"
 CONVOLUTIONS = frozenset(
     (
         "aten::cudnn_convolution",
@@ -32,27 +35,41 @@ WAITS = (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD)
 def compiling(profile: Profile) -> tuple[Int64, Int64]:
     """Disjoint (start, end) of torch.compile's own work on the launching threads.
 
-    With it goes what the first call of a region that was just compiled does before it launches anything: it sets
-    itself up (1.4 ms of Python in torch 2.11).
+    With it goes the lookup that found nothing compiled (it tries every shape so far), and what the first call of a
+    region that was just compiled does before it launches anything: it sets itself up (1.4 ms in torch 2.11).
     """
-    trace, program = profile.trace, profile.program
+    program = profile.program
     assert program is not None
-    named = np.array([COMPILE_MARK in name or name in COMPILE_FRAMES for name in trace.names], bool)
-    events = trace.select(Kind.OPERATOR, Kind.ANNOTATION)
-    events = events[np.isin(trace.tid[events], program.threads)]
-    compiled = events[named[trace.name[events]]]
-    start, end = union(trace.start_ns[compiled], trace.end_ns[compiled])
+    start, end = union(*_ranges(profile, lambda name: COMPILE_MARK in name or name in COMPILE_FRAMES))
     if len(start) == 0:
         return start, end
-    is_region = np.array([name.startswith(COMPILED_REGION) for name in trace.names], bool)
-    regions = events[is_region[trace.name[events]]]
-    begun, calls = trace.start_ns[regions], np.sort(program.call_from[program.event >= 0])
-    # The first region behind each compilation, if nothing was launched in between.
-    next_call = np.append(calls, program.stop)[np.searchsorted(calls, begun)]
-    finished = np.searchsorted(end, begun, side="right") - 1
-    fresh = finished >= 0
-    fresh &= np.searchsorted(calls, begun) == np.searchsorted(calls, end[np.maximum(finished, 0)])
-    return union(np.concatenate((start, begun[fresh])), np.concatenate((end, next_call[fresh])))
+    calls = np.append(np.sort(program.call_from[program.event >= 0]), program.stop)
+    asked, answered = _ranges(profile, lambda name: name == CACHE_LOOKUP)
+    begun, _ = _ranges(profile, lambda name: name.startswith(COMPILED_REGION))
+    then = np.minimum(np.searchsorted(start, answered), len(start) - 1)
+    failed = (start[then] >= answered) & _no_call(calls, answered, start[then])
+    last = np.maximum(np.searchsorted(end, begun, side="right") - 1, 0)
+    fresh = (end[last] <= begun) & _no_call(calls, end[last], begun)
+    launches = calls[np.minimum(np.searchsorted(calls, begun[fresh]), len(calls) - 1)]
+    return union(
+        np.concatenate((start, asked[failed], begun[fresh])), np.concatenate((end, start[then[failed]], launches))
+    )
+
+
+def _ranges(profile: Profile, wanted: Callable[[str], bool]) -> tuple[Int64, Int64]:
+    """(start, end) of the ranges with such names on the launching threads, in time order."""
+    trace, program = profile.trace, profile.program
+    assert program is not None
+    named = np.array([wanted(name) for name in trace.names], bool)
+    events = trace.select(Kind.OPERATOR, Kind.ANNOTATION)
+    events = events[named[trace.name[events]] & np.isin(trace.tid[events], program.threads)]
+    return trace.start_ns[events], trace.end_ns[events]
+
+
+def _no_call(calls: Int64, since: Int64, until: Int64) -> Bool:
+    """Whether no API call (sorted starts) lies in each [since, until)."""
+    none: Bool = np.searchsorted(calls, since) == np.searchsorted(calls, until)
+    return none
 
 
 def searching(profile: Profile) -> tuple[Int64, Int64]:

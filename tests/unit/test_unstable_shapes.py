@@ -109,6 +109,34 @@ def test_what_follows_the_compiling_goes_with_it() -> None:
     assert gains(unstable_shapes.find(profiled(first_call, 4_605))) == ("found", 3_604.0, 1_001.0)
 
 
+def test_lookup_that_found_nothing_goes_with_the_compiling() -> None:
+    """400 of looking through the shapes so far, 50 until it begins; the 60 of Python before stay."""
+
+    def body(machine: Machine) -> None:
+        machine.python(60)
+        begin = machine.host
+        machine.python(400)
+        machine.builder.annotation("TorchDynamo Cache Lookup", begin, machine.host, machine.tid)
+        machine.python(50)
+        compile_for(machine, 3_000)
+        machine.launch(10)
+
+    assert gains(unstable_shapes.find(profiled(body, 3_515))) == ("found", 3_450.0, 65.0)
+
+
+def test_lookup_that_found_its_code_stays() -> None:
+    """It is followed by a launch, not by the compiling."""
+
+    def body(machine: Machine) -> None:
+        begin = machine.host
+        machine.python(400)
+        machine.builder.annotation("TorchDynamo Cache Lookup", begin, machine.host, machine.tid)
+        machine.launch(10)
+        compile_for(machine, 3_000)
+
+    assert gains(unstable_shapes.find(profiled(body, 3_405))) == ("found", 3_000.0, 405.0)
+
+
 def test_compiled_region_of_long_ago_stays() -> None:
     """Its 1,400 come behind a launch of something else: they are no set-up."""
 

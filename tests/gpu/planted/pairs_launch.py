@@ -128,8 +128,9 @@ DECODE = Workload(
 
 RECOMPILES = Workload(
     name="recompiles_each_length",
-    # Lengths never come twice, over all runs of the loop. Backend aot_eager: tens of ms for each, not seconds.
-    setup=trunk(8)
+    # Lengths never come twice, over all runs of the loop. Backend aot_eager: tens of ms for each, not seconds. The GPU
+    # has more to do than the host, on a slow one too: the fixed form waits for nothing.
+    setup=trunk(8, tokens=12288)
     + cell(f"""
         import torch._dynamo
 

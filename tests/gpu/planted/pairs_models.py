@@ -239,7 +239,8 @@ HF_TRAINER = Workload(
 
         {DEVICE}
         torch.manual_seed(0)
-        BATCH, LENGTH = {size(64, 2)}, {size(256, 16)}
+        # Large enough that the fixed form waits for the GPU, on a slow host too.
+        BATCH, LENGTH = {size(160, 2)}, {size(256, 16)}
         config = BertConfig({
         "num_hidden_layers=6" if not size(0, 1) else "num_hidden_layers=2, hidden_size=64, num_attention_heads=2"
     })
