@@ -255,8 +255,8 @@ def named_line(report: Mapping[str, Any]) -> int | None:
     return None
 
 
-def table(outcomes: Sequence[Outcome], seconds: float) -> str:
-    """The results as a page of markdown."""
+def table(outcomes: Sequence[Outcome], seconds: float | None) -> str:
+    """The results as a page of markdown; ``seconds`` is how long they took to get, where that is known."""
     measured: Mapping[str, Any] = next((report for one in outcomes for report in one.reports), {})
     device, versions = measured.get("device"), measured.get("environment", {})
     machine = device["name"] if device else "CPU (dry run on reduced loops, verdicts not judged)"
@@ -265,7 +265,8 @@ def table(outcomes: Sequence[Outcome], seconds: float) -> str:
         "# Results of the GPU suite",
         "",
         f"`python -m tests.gpu.suite` on {time.strftime('%Y-%m-%d')}: {machine}, torch {versions.get('torch')}, "
-        f"Python {versions.get('python')}, {seconds:.0f} s. {held} of {len(outcomes)} hold.",
+        f"Python {versions.get('python')}{'' if seconds is None else f', {seconds:.0f} s'}. "
+        f"{held} of {len(outcomes)} hold.",
         "",
         "Step by hand: median step between CUDA events, one per step boundary, without the magic; median of runs that "
         "alternate with the magic's, in brackets their range. It holds within 5 % or 0.2 ms, the larger of the two. "
@@ -342,7 +343,7 @@ def main() -> int:
             outcomes += read(workload, out / workload.name, arguments.repeats)
         else:
             outcomes += run(workload, out / workload.name, arguments.repeats)
-        page = table(outcomes, time.monotonic() - begun)
+        page = table(outcomes, None if arguments.judge else time.monotonic() - begun)
         # Written after every workload, so that a run cut short still leaves what it had.
         (out / "RESULTS.md").write_text(page)
         print(
