@@ -6,9 +6,10 @@ import numpy as np
 
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Bool, Host, Program
+from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.finding import Finding, Where
 from ipyprof.diagnosis.judge import absent, gain_of, judged, source_line, top_lines
-from ipyprof.formatting import percent_short, time_text
+from ipyprof.formatting import percent_short, size_text, time_text
 
 CAUSE = "allocator"
 
@@ -30,7 +31,7 @@ def find(profile: Profile) -> Finding:
     assert program is not None and profile.replayed is not None
     calls = allocating(program)
     if not calls.any():
-        return absent(profile, CAUSE, "no cudaMalloc or cudaFree inside the steps")
+        return absent(profile, CAUSE, f"no cudaMalloc or cudaFree inside the steps{_saw_tooth(profile)}")
     gain = gain_of(profile, edit(profile, program))
     spent = profile.replayed.call_end - profile.replayed.call_begin
     lines = top_lines(program.call_line[calls], spent[calls])
@@ -56,3 +57,15 @@ def find(profile: Profile) -> Finding:
         where=Where(operator=profile.trace.names[int(names[np.argmax(counts)])], line=line),
         change=(text, "") if flushing and text.strip().endswith("empty_cache()") else None,
     )
+
+
+def _saw_tooth(profile: Profile) -> str:
+    """That memory goes up and down in every step without a call to the driver, in words; empty where it does not."""
+    memory = profile.memory
+    if memory.busiest is None or profile.steps.count < 1:
+        return ""
+    allocated = memory.devices[memory.busiest].allocated_bytes
+    falls = int((np.maximum.accumulate(allocated) - allocated).max())
+    if falls < thresholds.LARGE_COPY_BYTES:
+        return ""
+    return f": memory goes up and down by {size_text(falls)} inside the cache, which costs nothing"

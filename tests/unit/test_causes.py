@@ -269,6 +269,33 @@ def test_no_allocation() -> None:
     assert finding.evidence == "no cudaMalloc or cudaFree inside the steps"
 
 
+def test_memory_that_goes_up_and_down_inside_the_cache_is_cleared_in_so_many_words() -> None:
+    """E8: a cache that has settled. 3 GB up and 2 GB down in every step, and no call to the driver."""
+
+    def body(machine: Machine) -> None:
+        held = 1_000_000_000 * len(machine.marks)
+        machine.builder.memory(machine.host + 1, 3_000_000_000, held + 3_000_000_000, 9_000_000_000)
+        machine.launch(100)
+        machine.builder.memory(machine.host, -2_000_000_000, held + 1_000_000_000, 9_000_000_000)
+
+    finding = allocator.find(profiled(body, 101))
+
+    assert finding.status == "cleared"
+    assert finding.evidence == (
+        "no cudaMalloc or cudaFree inside the steps: memory goes up and down by 2,000 MB inside the cache, "
+        "which costs nothing"
+    )
+
+
+def test_memory_that_only_grows_is_no_saw_tooth() -> None:
+    def body(machine: Machine) -> None:
+        held = 1_000_000_000 * len(machine.marks)
+        machine.builder.memory(machine.host + 1, 1_000_000_000, held, 9_000_000_000)
+        machine.launch(100)
+
+    assert allocator.find(profiled(body, 101)).evidence == "no cudaMalloc or cudaFree inside the steps"
+
+
 # transfer
 
 
