@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ipyprof.api import last_report, load, profile, step
+from ipyprof.api import compare, last_report, load, profile, step
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "last_report", "load", "load_ipython_extension", "profile", "step"]
+__all__ = ["__version__", "compare", "last_report", "load", "load_ipython_extension", "profile", "step"]
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -1,4 +1,4 @@
-"""``python -m ipyprof``: ``demo`` and ``report``. What cannot be done is one line on standard error, exit code 2."""
+"""``python -m ipyprof``: ``demo``, ``report`` and ``compare``. An error is one line, exit code 2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # the text has signs that not every terminal has
     try:
-        code = _demo() if asked.command == "demo" else _report(asked.files, as_json=asked.json, page=asked.html)
+        if asked.command == "compare":
+            code = _compare(asked.before, asked.after, as_json=asked.json, page=asked.html)
+        else:
+            code = _demo() if asked.command == "demo" else _report(asked.files, as_json=asked.json, page=asked.html)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, such as head, has enough
@@ -42,6 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("files", nargs="+", metavar="FILE", help="a trace (.json or .json.gz), or the JSON of reports")
     report.add_argument("--json", action="store_true", help="print JSON; a list where there are several files")
     report.add_argument("--html", type=Path, metavar="FILE", help="write the dashboard to this file")
+    compare = commands.add_parser("compare", help="two runs side by side: what changed, and whether it is real")
+    for name in ("before", "after"):
+        compare.add_argument(name, metavar=name.upper(), help="a trace (.json or .json.gz), or the JSON of a report")
+    compare.add_argument("--json", action="store_true", help="print JSON")
+    compare.add_argument("--html", type=Path, metavar="FILE", help="write the card to this file")
     return parser
 
 
@@ -80,6 +88,27 @@ def _report(paths: Sequence[str], *, as_json: bool, page: Path | None) -> int:
                 if len(reports) > 1:
                     print(f"== {path}" + (f", {number} of {len(some)}" if len(some) > 1 else ""))
                 print(render_text(report))
+    return 0
+
+
+def _compare(before: str, after: str, *, as_json: bool, page: Path | None) -> int:
+    from ipyprof.delivery import check_target, write_text
+    from ipyprof.report.compare_html import comparison_page
+    from ipyprof.report.compare_text import comparison_text
+
+    if page is not None:
+        if any(files.same_file(page, Path(path).expanduser()) for path in (before, after)):
+            raise OptionError(f"--html {page}", "that is a file to read", "give another name")
+        check_target("html", page)
+    found = api.compare(before, after)
+    if page is not None:
+        write_text(comparison_page(found), page)
+    if as_json:
+        print(json.dumps(found.to_dict(), allow_nan=False))
+    elif page is not None:
+        print(f"The comparison as a page: {page}")
+    else:
+        print(comparison_text(found))
     return 0
 
 

@@ -1,14 +1,14 @@
-"""The public functions: ``profile``, ``step``, ``load``, ``last_report``. Importing this loads no torch."""
+"""The public functions: ``profile``, ``step``, ``load``, ``compare``, ``last_report``. Importing loads no torch."""
 
 from __future__ import annotations
 
 import linecache
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from os import PathLike
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,11 @@ from ipyprof.surface import surface_for
 
 if TYPE_CHECKING:
     from ipyprof.capture.steps import StepDetector
+    from ipyprof.report.comparison import Comparison
     from ipyprof.report.report import Report
     from ipyprof.trace.model import LiveRecord
 
-__all__ = ["last_report", "load", "profile", "step"]
+__all__ = ["compare", "last_report", "load", "profile", "step"]
 
 _OPTIONS = tuple(field.name for field in fields(Options) if field.name != "output")
 _SHORT = {"limit": "limit_s"}
@@ -40,7 +41,8 @@ class profile:
 
     Args:
         options: as those of ``%%gpuprofile``: ``wait, warmup, active, repeat, step, limit, at_end, shapes, memory,
-            stack, items, unit, quiet, static, trace, html, name``; see ``ipyprof.options.Options``.
+            stack, items, unit, quiet, static, trace, html, logdir, memory_snapshot, name, ranks``;
+            see ``ipyprof.options.Options``.
 
     Attributes:
         report: the report, ``None`` until it is ready and where the recording could not be read.
@@ -101,10 +103,16 @@ class profile:
         return self
 
     def _begin(self, run: running.Run, on: ExitStack, filename: str, cell: tuple[str, ...]) -> None:
+        from ipyprof.capture.memory_snapshot import MemoryHistory
         from ipyprof.capture.session import Session
         from ipyprof.capture.steps import StepDetector
 
-        delivery = Delivery(self._options, self._surface, cell=cell)
+        make: type[Delivery] = Delivery
+        if self._options.ranks is not None:
+            from ipyprof.rank_delivery import RankDelivery, surface_of_rank
+
+            make, self._surface = RankDelivery, surface_of_rank(self._surface)
+        delivery = make(self._options, self._surface, cell=cell)
         session = Session(
             self._options,
             status=self._surface.status,
@@ -117,6 +125,7 @@ class profile:
         run.detector = detector
         self._delivery, self._detector = delivery, detector
         on.push(lambda _kind, error, _traceback: delivery.finish(session, error))
+        on.enter_context(MemoryHistory(self._options.memory_snapshot, self._surface.say))
         on.enter_context(detector)
         detector.run_begins(0)
 
@@ -140,15 +149,18 @@ def last_report() -> Report | None:
     return history.last()
 
 
-def load(path: str | PathLike[str]) -> Report:
+def load(path: str | PathLike[str] | Sequence[str | PathLike[str]]) -> Report:
     """The report of a saved trace, or a saved report; the file's content tells which, plain or gz.
 
+    Several traces, one of each rank of a job, make one report that says who is late and why. The rank is that of
+    ``distributedInfo``, else of the file's name (``rank3``), else the place in the list, and the report says so.
+
     A trace that ``--trace`` wrote carries the cell and what was measured beside the trace, so its numbers, lines and
-    verdict are those of the live report. It does not carry the title (``--name``) and, except for ``items`` and
-    ``unit``, the options.
+    verdict are those of the live report. It carries the title (``--name``), but of the options only ``items`` and
+    ``unit``.
 
     Args:
-        path: of one file.
+        path: of one file; or the traces of several ranks: a list, a folder, or a pattern such as ``log/*.json.gz``.
 
     Raises:
         IpyprofError: the file is neither, with what was found. ``TraceError``, one of its kinds, for traces.
@@ -157,8 +169,12 @@ def load(path: str | PathLike[str]) -> Report:
         >>> ipyprof.load("step.json.gz").verdict.cause  # doctest: +SKIP
         'host_sync'
     """
+    if isinstance(path, (list, tuple)):
+        return _load_several(path)
     if not isinstance(path, (str, PathLike)):
-        raise IpyprofError(f"load({type(path).__name__})", "load() takes the path of one file", "give one path")
+        raise IpyprofError(
+            f"load({type(path).__name__})", "load() takes a path or a list of paths", "give one of the two"
+        )
     reports = load_all(path)
     if len(reports) != 1:
         raise IpyprofError(
@@ -169,11 +185,57 @@ def load(path: str | PathLike[str]) -> Report:
     return reports[0]
 
 
+def compare(before: Report | str | PathLike[str], after: Report | str | PathLike[str]) -> Comparison:
+    """What changed between two runs: step time and whether its change is real, parts, operators, throughput, memory.
+
+    Nothing is refused: what makes the two hard to compare (another device, another torch, other work per step, no
+    unprofiled steps) is in ``warnings``.
+
+    Args:
+        before, after: reports, or paths of saved traces or reports.
+
+    Raises:
+        IpyprofError: a file that is neither a trace nor a report.
+
+    Example:
+        >>> ipyprof.compare("before.json.gz", "after.json.gz").headline  # doctest: +SKIP
+        'Predicted at most 8.1×, reached 8.1×: a step takes 31.6 ms instead of 257 ms.'
+    """
+    from ipyprof.report.compare import compare_reports
+    from ipyprof.report.report import Report
+
+    one, other = (given if isinstance(given, Report) else load(given) for given in (before, after))
+    return compare_reports(one, other)
+
+
+def _load_several(paths: Sequence[str | PathLike[str]]) -> Report:
+    """The report of a list of files, folders and patterns."""
+    from ipyprof.rank_files import trace_files
+
+    if not paths or not all(isinstance(path, (str, PathLike)) for path in paths):
+        raise IpyprofError(
+            "load([])" if not paths else f"load() with a list of {type(paths[0]).__name__}",
+            "a list holds the paths of the ranks' traces",
+            "give one path for each rank",
+        )
+    found = [file for path in paths for file in trace_files(path)]
+    if len(found) == 1:
+        return load(found[0])
+    from ipyprof.joint import load_ranks, short_name
+
+    return load_ranks(found, short_name(found))
+
+
 def load_all(path: str | PathLike[str]) -> tuple[Report, ...]:
     """As ``load``, and all reports of a list of them."""
-    where = Path(os.fspath(path)).expanduser()
-    if where.is_dir():
-        raise IpyprofError(f"{where} is a folder", "load() takes the path of one file", "give one file of it")
+    from ipyprof.rank_files import trace_files
+
+    found = trace_files(path)
+    if len(found) > 1:
+        from ipyprof.joint import load_ranks
+
+        return (load_ranks(found, os.fspath(path)),)
+    where = found[0]
     from ipyprof.report.report import Source
     from ipyprof.trace import source
     from ipyprof.trace.reader import parse_trace
@@ -189,6 +251,7 @@ def load_all(path: str | PathLike[str]) -> tuple[Report, ...]:
         Source(
             kind="file" if live is None else "live",
             path=str(where),
+            name=None if live is None else live.name,
             cell=() if live is None else tuple(live.source.splitlines()),
             options="" if live is None else _kept_options(live),
             created=now(),

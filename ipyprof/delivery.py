@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -39,6 +40,7 @@ class Delivery:
         self.report: Report | None = None
         self.notes: Sequence[Note] = ()
         self._failed = False
+        self._kept_for_panel = False
         self._options = options
         self._surface = surface
         self._cell = tuple(cell)
@@ -46,6 +48,7 @@ class Delivery:
         # The cell may change the working directory.
         self._trace_file = None if options.trace is None else options.trace.absolute()
         self._page_file = None if options.html is None else options.html.absolute()
+        self._log_folder = None if options.logdir is None else options.logdir.absolute()
 
     def deliver(self, recording: Recording) -> None:
         """Hand the report of a complete recording out, the first time only; the recording's file is gone afterwards.
@@ -66,7 +69,18 @@ class Delivery:
 
     def _give_up(self, recording: Recording) -> None:
         self._done = True
-        recording.discard()
+        if not self._kept_for_panel:
+            recording.discard()
+
+    def _keep_for_panel(self, recording: Recording, live: LiveRecord) -> None:
+        """Keep the newest run's file, so that the panel can save it or hand it on; the run before lets its own go."""
+        from ipyprof.trace.kept import MOST_BYTES, KeptTrace
+
+        path = recording.trace_path
+        if self.report is None or path is None or not self._surface.panel or path.stat().st_size > MOST_BYTES:
+            return
+        history.keep_trace(self.report, KeptTrace(path, live, recording.discard))
+        self._kept_for_panel = True
 
     def finish(self, session: Session, error: BaseException | None) -> None:
         """End the run and hand its report out, unless that was done while a loop went on.
@@ -76,12 +90,27 @@ class Delivery:
         """
         __tracebackhide__ = True
         self._failed = error is not None
+        if self._done and error is not None:
+            self._tell_failure(error)
         try:
             self.deliver(session.finish(error))
         except KeyboardInterrupt as interrupt:
             self._interrupted(session.finish())  # what was interrupted may have left something on
             if error is None:
                 raise interrupt.with_traceback(None) from None
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """Some lines where memory ran out behind the report: the report that was shown cannot know it."""
+        from ipyprof.capture.holdings import live_of_failure
+        from ipyprof.report.memory_section import failure_lines
+
+        try:
+            live = live_of_failure(self._options, error)
+            if live is not None:
+                for line in failure_lines(report_of(no_events(), self._source(live), live)):
+                    self._surface.say(line)
+        except Exception as failure:  # the user's error is the one to tell
+            self._surface.say(f"ipyprof could not tell who holds the memory: {type(failure).__name__}: {failure}")
 
     def _interrupted(self, recording: Recording) -> None:
         """Keep the trace of a report that was not made; write the files of one that was."""
@@ -98,11 +127,11 @@ class Delivery:
     def _live(self, recording: Recording) -> LiveRecord:
         from msgspec.structs import replace
 
-        return replace(recording.live, notes=(*recording.live.notes, *self.notes))
+        return replace(recording.live, name=self._options.name, notes=(*recording.live.notes, *self.notes))
 
     def _deliver(self, recording: Recording) -> None:
         live = self._live(recording)
-        if self._failed and recording.trace_path is None and not live.baseline_ns:
+        if self._failed and recording.trace_path is None and not live.baseline_ns and live.out_of_memory is None:
             why = live.partial or "the cell ended before a step did"
             self._surface.end("nothing was recorded")
             self._surface.say(f"ipyprof: nothing was recorded: {why}.")
@@ -110,9 +139,10 @@ class Delivery:
         headline = ""
         try:
             if self.report is None:
-                self.report = report_of(self._read(recording), self._source(live), live)
+                self.report = self._made(recording, live)
                 history.remember(self.report)
             headline = self.report.verdict.headline
+            self._keep_for_panel(recording, live)
             self._surface.show(self.report)
         except Exception as failure:
             self._fail(failure, recording, live)
@@ -121,6 +151,10 @@ class Delivery:
             if recording.trace_path is None and check == "profiler" and status != "ok":
                 self._surface.say(f"ipyprof: {text}.")
         self._surface.end(" · ".join([headline or "no report", *written]))
+
+    def _made(self, recording: Recording, live: LiveRecord) -> Report:
+        """The report of the recording."""
+        return report_of(self._read(recording), self._source(live), live)
 
     def _read(self, recording: Recording) -> Trace:
         """The recorded trace; without one, a trace of no events."""
@@ -167,19 +201,32 @@ class Delivery:
         """What was written for the user, as short texts."""
         written = []
         try:
-            if self._trace_file is not None:
-                if recording.trace_path is None:
-                    self._surface.say(f"ipyprof: nothing was recorded, so {self._options.trace} was not written.")
-                else:
-                    from ipyprof.trace.writer import write_trace
-
-                    write_trace(recording.trace_path, live, self._trace_file)
-                    written.append(f"trace: {self._options.trace}")
+            if recording.trace_path is not None:
+                written += self._write_traces(recording.trace_path, live)
+            elif asked := self._options.trace or self._options.logdir:
+                self._surface.say(f"ipyprof: nothing was recorded, so {asked} was not written.")
             if self._page_file is not None and self.report is not None:
                 write_page(self.report, self._page_file)
                 written.append(f"page: {self._options.html}")
         except Exception as failure:
             self._surface.say(f"ipyprof could not write a file: {type(failure).__name__}: {failure}")
+        return written
+
+    def _write_traces(self, trace: Path, live: LiveRecord) -> list[str]:
+        """Write the trace where ``--trace`` and ``--logdir`` want it; what was written, as short texts."""
+        from ipyprof.trace.kept import tensorboard_name
+        from ipyprof.trace.writer import write_trace
+
+        written = []
+        if self._trace_file is not None:
+            from ipyprof.report.perfetto import ORIGIN  # here, for it takes asyncio along
+
+            write_trace(trace, live, self._trace_file)
+            written.append(f"trace: {self._options.trace} (opens in {ORIGIN})")
+        if self._log_folder is not None:
+            self._log_folder.mkdir(parents=True, exist_ok=True)
+            write_trace(trace, live, self._log_folder / tensorboard_name())
+            written.append(f"tensorboard --logdir {self._options.logdir}")
         return written
 
 
@@ -206,7 +253,15 @@ def no_events() -> Trace:
         detail=narrow,
         names=(),
         details=(),
-        memory=MemoryRecords(time_ns=wide, device=narrow, delta_bytes=wide, allocated_bytes=wide, reserved_bytes=wide),
+        memory=MemoryRecords(
+            time_ns=wide,
+            device=narrow,
+            delta_bytes=wide,
+            allocated_bytes=wide,
+            reserved_bytes=wide,
+            address=wide,
+            tid=wide,
+        ),
         flows=np.empty((0, 4), np.int64),
         path="nothing recorded",
     )
@@ -235,21 +290,34 @@ def now() -> str:
 
 
 def check_targets(options: Options) -> None:
-    """Before anything runs: ``--trace`` and ``--html`` can be files, and two of them.
+    """Before anything runs: ``--trace`` and ``--html`` can be files, and two of them; ``--logdir`` can be a folder.
 
     Raises:
-        OptionError: a folder is missing, what is there is no regular file, or both are one file.
+        OptionError: a folder is missing, what is there is no regular file or no folder, or both are one file.
     """
-    for name, target in (("trace", options.trace), ("html", options.html)):
+    snapshot = options.memory_snapshot
+    if snapshot is not None:
+        from ipyprof.capture.memory_snapshot import check_snapshot
+
+        check_snapshot(snapshot)
+    for name, target in (("trace", options.trace), ("html", options.html), ("memory-snapshot", snapshot)):
         if target is not None:
             check_target(name, target)
+    if options.logdir is not None and (found := files.folder_obstacle(options.logdir)) is not None:
+        raise OptionError(f"--logdir {options.logdir}", *found)
     if options.trace is not None and options.html is not None and files.same_file(options.trace, options.html):
         raise OptionError(f"--trace {options.trace} --html {options.html}", "that is one file", "give two names")
+
+
+_OWN_MARKS = {"html": (b"<!DOCTYPE html", b"<html"), "trace": (b'"traceEvents"', b"\x1f\x8b")}
 
 
 def check_target(name: str, target: Path) -> None:
     """As ``check_targets``, for the file of one option."""
     found = files.obstacle(target)
+    # A page or trace of an earlier run is replaced; a file of another kind was named by mistake.
+    if found is None and name in _OWN_MARKS and files.holds_other(target, _OWN_MARKS[name]):
+        found = f"that file is there and is no {name} file", "give another name, or remove it first"
     if found is not None:
         raise OptionError(f"--{name} {target}", *found)
 
@@ -262,6 +330,24 @@ def write_page(report: Report, target: Path) -> None:
     """
     from ipyprof.report.html import render_page
 
-    page = render_page(report).encode()
+    write_text(render_page(report), target)
+
+
+def write_json(report: Report, target: Path) -> None:
+    """The report as JSON, there whole or not at all.
+
+    Raises:
+        OSError: ``target`` cannot be written.
+    """
+    write_text(json.dumps(report.to_dict(), allow_nan=False), target)
+
+
+def write_text(text: str, target: Path) -> None:
+    """``text`` as UTF-8, there whole or not at all.
+
+    Raises:
+        OSError: ``target`` cannot be written.
+    """
+    content = text.encode()
     with files.whole_file(target) as file:
-        file.write(page)
+        file.write(content)

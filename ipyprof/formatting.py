@@ -120,6 +120,28 @@ def overhead_text(overhead: float) -> str:
     return f"{abs(change) * 100:.0f} % {'longer' if change >= 0 else 'shorter'}"
 
 
+def clock_text(mhz: int | None, most_mhz: int | None) -> str:
+    """A clock and its maximum: ``1,700 of 1,980 MHz``, ``1,980 MHz``; empty where it is not known."""
+    if mhz is None:
+        return ""
+    return f"{mhz:,} MHz" if most_mhz is None or mhz == most_mhz else f"{mhz:,} of {most_mhz:,} MHz"
+
+
+def power_text(watts: float | None, limit_watts: float | None) -> str:
+    """Power and its limit: ``690 of 700 W``, ``690 W``; empty where it is not known."""
+    if watts is None:
+        return ""
+    return f"{watts:,.0f} W" if limit_watts is None else f"{watts:,.0f} of {limit_watts:,.0f} W"
+
+
+def link_text(now: tuple[int | None, int | None], most: tuple[int | None, int | None]) -> str:
+    """Generation and width of a PCIe link and what it could be: ``PCIe 4 ×8 of 5 ×16``, ``PCIe 5 ×16``."""
+    if now[0] is None or now[1] is None:
+        return ""
+    text = f"PCIe {now[0]} {TIMES}{now[1]}"
+    return text if None in most or now == most else f"{text} of {most[0]} {TIMES}{most[1]}"
+
+
 def plural(count: int, word: str) -> str:
     """``1 step``, ``3 steps``, ``2 launches``."""
     ending = "es" if word.endswith(("s", "x", "ch", "sh")) else "s"
@@ -150,10 +172,18 @@ def columns(text: str) -> int:
     )
 
 
+_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""These turn the direction of what follows: a name with one would show another text than it holds."""
+
+
 def printable(text: str) -> str:
-    """``text`` without control characters and lone surrogates, which come in damaged names: each becomes ``�``."""
+    """``text`` with ``�`` for what damaged and hostile names hold: control characters, lone surrogates, turned text."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(
-        character if character in "\t\n" or unicodedata.category(character) not in ("Cc", "Cs") else "�"
+        character
+        if character in "\t\n" or (unicodedata.category(character) not in ("Cc", "Cs") and character not in _TURNING)
+        else "�"
         for character in text
     )
 

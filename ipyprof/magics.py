@@ -16,7 +16,7 @@ from traitlets import Bool
 
 from ipyprof import running
 from ipyprof.delivery import Delivery, check_targets
-from ipyprof.errors import OptionError
+from ipyprof.errors import IpyprofError, OptionError
 from ipyprof.options import STEP_WAYS, Options
 from ipyprof.surface import surface_for
 
@@ -52,7 +52,13 @@ class GpuProfile(Magics):
     @argument("--static", action=_ON_OFF, help="Leave out the panel of widgets.")
     @argument("--trace", metavar="FILE", help="Write the trace to this .json or .json.gz file.")
     @argument("--html", metavar="FILE", help="Write the dashboard to this file.")
-    @argument("--name", help="A title for this run.")
+    @argument("--memory-snapshot", metavar="FILE", help="Write torch's own snapshot, for pytorch.org/memory_viz.")
+    @argument("--logdir", metavar="DIR", help="Write the trace into this folder, named as TensorBoard looks for it.")
+    @argument("--name", help="A title for this run, kept in the trace and in the list of runs.")
+    @argument("--compare", action="store_true", default=None, help="Compare two runs: the last two, or A B behind it.")
+    @argument("--load", metavar="PATH", help="Show a saved trace or report, or the traces of several ranks (a folder).")
+    @argument("--list", action="store_true", default=None, help="List the last ten runs of this session.")
+    @argument("--explain", nargs="?", const="", metavar="TOPIC", help="Explain a cause, or how the profiler works.")
     @line_cell_magic
     def gpuprofile(self, line: str, cell: str | None = None) -> object:
         """Run a cell or a statement and show what holds its step back.
@@ -80,10 +86,17 @@ class GpuProfile(Magics):
               for x, y in loader:
                   train_step(x, y)
 
+          %gpuprofile --list
+          %gpuprofile --load log/ -o report
+          %gpuprofile --compare before after
+          %gpuprofile --explain data_loading
+
         """
         __tracebackhide__ = "__ipython_bottom__"
         from ipyprof.capture.cell import compile_cell
 
+        if self._shown(line, cell):
+            return None
         options, code = self._asked(line, cell)
         try:
             compiled = compile_cell(self.shell, code, line_form=cell is None)
@@ -91,6 +104,77 @@ class GpuProfile(Magics):
             # IPython shows every frame of it; those below this one are the compiler's and ours.
             raise error.with_traceback(None) from None
         return _run(self.shell, options, f"%%gpuprofile {line}".rstrip(), compiled, line_form=cell is None)
+
+    def _shown(self, line: str, cell: str | None) -> bool:
+        """Whether the line asks for something to look at, which is shown then, instead of a run.
+
+        Raises:
+            UsageError: one line that says what is wrong.
+        """
+        words, names = self._words_and_names(line)
+        given = {
+            name: value for name, value in vars(self.gpuprofile.parser.parse_args(words)).items() if value is not None
+        }
+        asked = [name for name in ("compare", "load", "list", "explain") if name in given]
+        if not asked:
+            return False
+        from ipyprof import showing
+
+        takes = {"compare": ("output", "quiet", "html"), "load": ("output", "quiet", "static", "html")}
+        allowed = takes.get(asked[0], ())
+        others = [name for name in given if name != asked[0] and name not in allowed]
+        if cell is not None or others or (names and asked[0] != "compare"):
+            what = "a cell" if cell is not None else f"--{others[0]}" if others else repr(names[0])
+            raise UsageError(f"%gpuprofile --{asked[0]} runs nothing and does not take {what}.")
+        try:
+            if asked[0] == "list":
+                showing.show_runs(self.shell)
+            elif asked[0] == "load":
+                self._load(given)
+            elif asked[0] == "explain":
+                showing.show_explanation(self.shell, given["explain"])
+            else:
+                self._compare(names, given)
+        except (IpyprofError, OSError) as error:
+            raise UsageError(str(error)) from None
+        return True
+
+    def _words_and_names(self, line: str) -> tuple[list[str], list[str]]:
+        """The options, and the words between and behind them where ``--compare`` is one; else all the rest is one."""
+        parser = self.gpuprofile.parser
+        words, rest = split_line(line, parser)
+        names = []
+        while rest and parser.parse_args(words).compare:
+            found = _TOKEN.match(rest)
+            if found is None:
+                raise UsageError(f"a quote is not closed: {rest}")
+            names.append(_QUOTED.sub(r"\2", found.group()))
+            more, rest = split_line(rest[found.end() :], parser)
+            words += more
+        return words, [*names, rest] if rest else names
+
+    def _load(self, given: dict[str, Any]) -> None:
+        """Show the report of a saved file, or of several ranks' files; it is kept under the name of ``-o``."""
+        from ipyprof import api, history
+        from ipyprof.delivery import write_page
+
+        page = Options(html=given.get("html"), output=given.get("output"))
+        check_targets(page)
+        report = api.load(given["load"])
+        history.remember(report)
+        static = given.get("static", self.static)
+        surface_for(self.shell, quiet=given.get("quiet", False), static=static).show(report)
+        if page.html is not None:
+            write_page(report, page.html)
+        _keep(self.shell, page, report)
+
+    def _compare(self, names: list[str], given: dict[str, Any]) -> None:
+        """Show two runs side by side; the comparison is kept under the name of ``-o``."""
+        from ipyprof import showing
+
+        page = Options(html=given.get("html"), output=given.get("output"))
+        found = showing.show_comparison(self.shell, names, quiet=given.get("quiet", False), page=page.html)
+        _keep(self.shell, page, found)
 
     def _asked(self, line: str, cell: str | None) -> tuple[Options, str]:
         """The options, and the code to run.
@@ -128,6 +212,7 @@ def _run(shell: Any, options: Options, magic_line: str, compiled: Any, *, line_f
             finally:
                 _keep(shell, options, None)
         from ipyprof.capture.cell import detector_for, run_cell
+        from ipyprof.capture.memory_snapshot import MemoryHistory
         from ipyprof.capture.session import Session
 
         source = compiled.source if line_form else magic_line + compiled.source
@@ -139,7 +224,8 @@ def _run(shell: Any, options: Options, magic_line: str, compiled: Any, *, line_f
         delivery.notes = detector.notes
         surface.status("looking for the step...")
         try:
-            value = run_cell(shell, compiled, detector=detector)
+            with MemoryHistory(options.memory_snapshot, surface.say):
+                value = run_cell(shell, compiled, detector=detector)
         except BaseException as error:
             delivery.finish(session, error)
             raise

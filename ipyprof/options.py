@@ -37,7 +37,10 @@ class Options:
         static: leave out the widgets.
         trace: file that gets the trace, or ``None``.
         html: file that gets the dashboard, or ``None``.
+        memory_snapshot: file that gets the CUDA allocator's own snapshot, or ``None``.
+        logdir: folder that gets the trace under the name that TensorBoard looks for, or ``None``.
         name: title of this run in the history, or ``None``.
+        ranks: ``auto``: this process is one rank of a job, and rank 0 reports on all at the end; or ``None``.
 
     Raises:
         OptionError: a value that is not allowed.
@@ -61,7 +64,10 @@ class Options:
     static: bool = False
     trace: Path | None = None
     html: Path | None = None
+    memory_snapshot: Path | None = None
+    logdir: Path | None = None
     name: str | None = None
+    ranks: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 1), ("loop", 1)):
@@ -76,6 +82,11 @@ class Options:
             raise OptionError(
                 f"step={self.step!r}", f"step is one of {', '.join(STEP_WAYS)}", "give one of them to --step"
             )
+        if self.ranks is not None:
+            if self.ranks != "auto":
+                raise OptionError(f"ranks={self.ranks!r}", "ranks is auto or left out", "give ranks=\"auto\"")
+            # All ranks meet when the block ends: none can while another one is still in its steps.
+            object.__setattr__(self, "at_end", True)
         if not _is_amount(self.limit_s):
             raise _no_amount("limit", self.limit_s)
         if self.items is not None and not _is_amount(self.items):
@@ -96,13 +107,14 @@ class Options:
             )
         if self.output is not None and not _is_name(self.output):
             raise OptionError(f"-o {self.output!r}", "-o takes a Python name", "give a name such as -o report")
-        for name in ("trace", "html"):
+        for name in ("trace", "html", "logdir", "memory_snapshot"):
             value = getattr(self, name)
             if value is None or isinstance(value, Path):
                 continue
             text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
             if not isinstance(text, str):
-                raise OptionError(f"{name}={value!r}", f"{name} is the path of a file", "give it as text")
+                what = "folder" if name == "logdir" else "file"
+                raise OptionError(f"{name}={value!r}", f"{name} is the path of a {what}", "give it as text")
             object.__setattr__(self, name, Path(text))
         if self.trace is not None and not self.trace.name.endswith((".json", ".json.gz")):
             raise OptionError(

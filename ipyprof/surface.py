@@ -27,7 +27,10 @@ _ERASE = "\r\033[K"
 
 
 class Surface(Protocol):
-    """What a run shows, and where."""
+    """What a run shows, and where. ``panel``: the widgets are shown under the report."""
+
+    @property
+    def panel(self) -> bool: ...
 
     def status(self, text: str) -> None:
         """Show what is going on, in one line that replaces the one before."""
@@ -50,14 +53,14 @@ class Notebook:
     """
 
     def __init__(self, *, panel: bool) -> None:
-        self._panel = panel
+        self.panel = panel
         self._line: Any = None
 
     def status(self, text: str) -> None:
         from IPython.display import display
 
         line = _NAME + text
-        shown = {"text/plain": line, "text/html": f'<div style="{_STATUS_STYLE}">{html.escape(line)}</div>'}
+        shown = {"text/plain": line, "text/html": f'<div style="{_STATUS_STYLE}">{_linked(line)}</div>'}
         if self._line is None:
             self._line = display(shown, raw=True, display_id=True)
         else:
@@ -76,12 +79,21 @@ class Notebook:
         from ipyprof.report.display import bundle
 
         display(bundle(report), raw=True)
-        if self._panel:
+        if self.panel:
             show_panel(report)
+
+
+def _linked(line: str) -> str:
+    """The line as HTML; Perfetto's address is a link."""
+    from ipyprof.report.perfetto import LINK, ORIGIN  # here, for it takes asyncio along
+
+    return html.escape(line).replace(ORIGIN, LINK)
 
 
 class Terminal:
     """Plain text. The status line appears only where standard error is a terminal, and leaves nothing behind."""
+
+    panel = False
 
     def status(self, text: str) -> None:
         if sys.stderr.isatty():
@@ -104,6 +116,8 @@ class Terminal:
 
 class Silent:
     """Nothing but what went wrong."""
+
+    panel = False
 
     def status(self, text: str) -> None:
         """Not shown."""
@@ -146,10 +160,15 @@ def show_panel(report: Report) -> bool:
     """Whether the panel was shown, as an output of its own. A front end without widgets costs nothing but the panel."""
     from IPython.display import display
 
+    from ipyprof.delivery import write_json, write_page
     from ipyprof.report.widgets import build_panel, close_panel
 
     try:
-        panel = build_panel(report)
+        saves = {
+            "Save page": (".html", partial(write_page, report)),
+            "Save JSON": (".json", partial(write_json, report)),
+        }
+        panel = build_panel(report, trace=history.trace_of(report), earlier=history.numbered, saves=saves)
         if panel is None:
             return False
         history.keep_panel(partial(close_panel, panel))

@@ -234,7 +234,17 @@ class TraceBuilder:
 
     # The rest of a file.
 
-    def memory(self, at: float, delta: int, allocated: int, reserved: int, device: int = 0) -> None:
+    def memory(
+        self,
+        at: float,
+        delta: int,
+        allocated: int,
+        reserved: int,
+        device: int = 0,
+        *,
+        address: int = 140000000000000,
+        tid: int = 1,
+    ) -> None:
         """One ``[memory]`` record; ``device`` -1 is the CPU."""
         self.events.append(
             {
@@ -243,13 +253,13 @@ class TraceBuilder:
                 "s": "t",
                 "name": "[memory]",
                 "pid": HOST_PID,
-                "tid": 1,
+                "tid": tid,
                 "ts": at,
                 "args": {
                     "Total Reserved": reserved,
                     "Total Allocated": allocated,
                     "Bytes": delta,
-                    "Addr": 140000000000000,
+                    "Addr": address,
                     "Device Id": device,
                     "Device Type": 0 if device < 0 else 1,
                 },

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipyprof.analysis.intervals import covered, sweep
+from ipyprof.analysis.intervals import covered, sweep, sweep_windows
 from ipyprof.analysis.program import Host, Program
 from ipyprof.analysis.replay import Replayed, fold
 from ipyprof.trace.kinds import Kind
@@ -93,6 +93,11 @@ def break_down(trace: Trace, program: Program, replayed: Replayed, step_ns: floa
 
 def recorded_parts(trace: Trace, program: Program, device: int, begin: int, stop: int) -> dict[str, float]:
     """ns by part of [begin, stop) as recorded, on the recorded clock; they add up to stop - begin."""
+    return recorded_steps(trace, program, device, np.array([begin, stop], np.int64))[0]
+
+
+def recorded_steps(trace: Trace, program: Program, device: int, marks: Int64) -> list[dict[str, float]]:
+    """As ``recorded_parts``, for each window between two neighbours of ``marks``: (windows + 1,) int64, sorted."""
     mine = trace.device[program.record] == device
     kinds = trace.kind[program.record]
     layers = []
@@ -103,7 +108,8 @@ def recorded_parts(trace: Trace, program: Program, device: int, begin: int, stop
         gaps, calls = program.gap_host == what, program.call_host == what
         start = np.concatenate((program.gap_from[gaps], program.call_from[calls]))
         layers.append((start, np.concatenate((program.gap_to[gaps], program.call_to[calls]))))
-    return dict(zip(PARTS, map(float, sweep(layers, begin, stop)), strict=True))
+    windows = sweep_windows(layers, marks).T.tolist()
+    return [dict(zip(PARTS, map(float, owned), strict=True)) for owned in windows]
 
 
 def _device(

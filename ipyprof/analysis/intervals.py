@@ -64,14 +64,25 @@ def sweep(layers: Sequence[tuple[Int64, Int64]], begin: int, stop: int) -> list[
     Args:
         layers: (start, end) pairs of (n,) int64 arrays, any order, may overlap.
     """
-    owned: list[int] = []
+    owned: list[int] = sweep_windows(layers, np.array([begin, stop], np.int64))[:, 0].tolist()
+    return owned
+
+
+def sweep_windows(layers: Sequence[tuple[Int64, Int64]], marks: Int64) -> Int64:
+    """(layers + 1, windows) int64: as ``sweep``, for each window between two neighbouring marks, in one pass.
+
+    Args:
+        marks: (windows + 1,) int64, sorted.
+    """
+    owned = np.empty((len(layers) + 1, len(marks) - 1), np.int64)
     seen_start, seen_end = np.empty(0, np.int64), np.empty(0, np.int64)
-    seen = 0
-    for start, end in layers:
-        start, end = np.clip(start, begin, stop), np.clip(end, begin, stop)
+    seen = np.zeros(len(marks) - 1, np.int64)
+    for row, (start, end) in enumerate(layers):
+        # Clipped, for times far outside would not fit into a sum.
+        start, end = np.clip(start, marks[0], marks[-1]), np.clip(end, marks[0], marks[-1])
         seen_start, seen_end = union(np.concatenate((seen_start, start)), np.concatenate((seen_end, end)))
-        total = int((seen_end - seen_start).sum())
-        owned.append(total - seen)
+        total = np.diff(coverage_before(seen_start, seen_end, marks))
+        owned[row] = total - seen
         seen = total
-    owned.append(stop - begin - seen)
+    owned[-1] = np.diff(marks) - seen
     return owned

@@ -112,7 +112,7 @@ def launched_records(trace: Trace, steps: Steps, owner: Int64, calls: Int64, eve
         late = start - np.where(idle, call_start, previous) > DEPENDENCY_NS
         waits = trace.start_ns[calls[trace.role[calls] == Role.STREAM_WAIT]]
         told = _told_to_wait(item[keep], call_start, waits)
-        depends = _dependencies(start, end, stream_all[keep], item[keep], late=late, told=told)
+        depends = _dependencies(start, end, call_start, stream_all[keep], item[keep], late=late, told=told)
         waited = depends >= 0
         pause[waited] = (start[waited] - end[depends[waited]]).astype(np.float64)
     return Records(
@@ -158,13 +158,15 @@ def _told_to_wait(item: Int64, launch_start: Int64, waits: Int64) -> Bool:
     return np.searchsorted(waits, launch_start) > np.searchsorted(waits, since)
 
 
-def _dependencies(start: Int64, end: Int64, stream: Int64, item: Int64, *, late: Bool, told: Bool) -> Int64:
+def _dependencies(
+    start: Int64, end: Int64, launch_start: Int64, stream: Int64, item: Int64, *, late: Bool, told: Bool
+) -> Int64:
     """(m,) int64: the record of another stream whose end each late record waited for, -1 = none.
 
     The file does not name the event of a ``cudaStreamWaitEvent``; a record that starts late, right behind the end of
     another stream's record that was launched earlier, waited for it. A record that was told to wait and starts behind
-    nothing of the kind waits for what was launched last before it; what lies between is kept as a pause: a collective
-    gets no place on the GPU while the kernels behind that record fill it.
+    nothing of the kind waits for what was launched last before it and was not done when its own launch began; what lies
+    between is kept as a pause: a collective gets no place on the GPU while the kernels behind that record fill it.
     """
     depends = np.full(len(start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")
@@ -177,7 +179,8 @@ def _dependencies(start: Int64, end: Int64, stream: Int64, item: Int64, *, late:
                 break
             at -= 1
         if depends[index] < 0 and told[index]:
-            earlier = np.flatnonzero((stream != stream[index]) & (item < item[index]) & (end <= start[index]))
+            earlier = (stream != stream[index]) & (item < item[index])
+            earlier = np.flatnonzero(earlier & (end <= start[index]) & (end > launch_start[index]))
             if len(earlier):
                 depends[index] = int(earlier[-1])
     return depends

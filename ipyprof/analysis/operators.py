@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ipyprof.analysis.nesting import innermost, parents, probe
+from ipyprof.analysis.nesting import MOST_LAYERS, innermost, parents, probe
 from ipyprof.analysis.shapes import common_shapes
 from ipyprof.analysis.steps import Steps
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
@@ -197,9 +197,32 @@ def _outermost_of_name(label: Int64, inner: Int64) -> Flags:
     """(k,) bool: the operator event is not nested in one of its own name."""
     outermost = np.ones(len(label), bool)
     current = inner
-    while (current >= 0).any():
+    for _ in range(MOST_LAYERS):
+        if not (current >= 0).any():
+            return outermost
         outermost &= (current < 0) | (label[np.maximum(current, 0)] != label)
         current = np.where(current >= 0, inner[np.maximum(current, 0)], -1)
+    return _outermost_of_deep(label, inner)
+
+
+def _outermost_of_deep(label: Int64, inner: Int64) -> Flags:
+    """As ``_outermost_of_name``, in linear time however deep the operators are nested."""
+    outermost = np.ones(len(label), bool)
+    labels, children = label.tolist(), np.argsort(inner, kind="stable").tolist()
+    first = np.searchsorted(np.sort(inner), np.arange(-1, len(label) + 1)).tolist()
+    open_labels: dict[int, int] = {}
+    # Down into each event (~event: up again), with the names that are open on the way.
+    todo = children[first[0] : first[1]]
+    while todo:
+        event = todo.pop()
+        if event < 0:
+            open_labels[labels[~event]] -= 1
+            continue
+        count = open_labels.get(labels[event], 0)
+        outermost[event] = count == 0
+        open_labels[labels[event]] = count + 1
+        todo.append(~event)
+        todo += children[first[event + 1] : first[event + 2]]
     return outermost
 
 

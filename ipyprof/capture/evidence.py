@@ -46,6 +46,7 @@ class LoopState:
         "drawn",
         "ever_begun",
         "fetched",
+        "iterable",
         "length",
         "look_at",
         "loop",
@@ -58,6 +59,7 @@ class LoopState:
         self.waited = 0  # iterations with a backward pass and no optimizer step
         self.confirm: int | None = None  # the cycle, if the next iteration has no optimizer step
         self.ever_begun = 0
+        self.iterable = ""  # the class that it draws from
         self.batches: dict[int, int] = {}
         self.steps: dict[int, int] = {}
         self.rest()

@@ -1,4 +1,4 @@
-"""Measurements beside the trace, each optional: lines that synchronise, NVML, process memory, versions."""
+"""Measurements beside the trace, each optional: lines that synchronise, process memory, versions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import os
 import platform
 import sys
 import sysconfig
-import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from importlib import metadata
-from itertools import pairwise
 from types import FrameType
 from typing import Any, SupportsIndex
 
@@ -138,59 +136,6 @@ class SyncLines:
         at = frame or innermost
         if at is not None:
             self._counts[at.f_code.co_filename, at.f_lineno] += 1
-
-
-def utilization(windows: Sequence[tuple[int, int]]) -> float | None:
-    """NVML's GPU utilisation as a share 0..1 while steps ran, or ``None``.
-
-    Args:
-        windows: (begin, end) in ``perf_counter_ns`` of phases with steps, the preferred one first. The first that
-            holds a whole sample counts; what lies between phases (the start of CUPTI) is no step.
-    """
-    if not torch.cuda.is_initialized():
-        return None
-    device = torch.cuda.current_device()
-    shares = (nvml_utilization(device, begin, end) for begin, end in windows)
-    return next((share for share in shares if share is not None), None)
-
-
-def nvml_utilization(device: int, begin_host_ns: int, end_host_ns: int) -> float | None:
-    """NVML's GPU utilisation as a share 0..1 between two ``perf_counter_ns`` times, or ``None``.
-
-    The mean of the driver's own samples in that time; the driver keeps them (six a second or more), so nothing runs
-    beside the steps. A sample speaks of the time since the one before it, so only samples with both ends in that time
-    count. ``None`` without the ``nvml`` extra, or when there is none. About 20 ms, once.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import pynvml
-        pynvml.nvmlInit()
-    except Exception:  # no package, no driver, no right to ask
-        return None
-    try:
-        handle = _nvml_handle(pynvml, device)
-        offset_ns = time.time_ns() - time.perf_counter_ns()
-        first_us, last_us = (begin_host_ns + offset_ns) // 1000, (end_host_ns + offset_ns) // 1000
-        _, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, first_us)
-        values = [
-            sample.sampleValue.uiVal
-            for before, sample in pairwise(samples)
-            if first_us <= before.timeStamp and sample.timeStamp <= last_us
-        ]
-        return sum(values) / len(values) / 100 if values else None
-    except Exception:  # a driver that does not support the question
-        return None
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _nvml_handle(pynvml: Any, device: int) -> Any:
-    """NVML's handle of torch's device: by its UUID, since ``CUDA_VISIBLE_DEVICES`` renumbers them."""
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if uuid is not None:
-        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    return pynvml.nvmlDeviceGetHandleByIndex(device)
 
 
 def process_bytes() -> int | None:

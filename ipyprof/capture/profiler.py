@@ -26,6 +26,7 @@ import torch
 from torch.profiler import ProfilerActivity, _KinetoProfile
 
 from ipyprof.capture import doors
+from ipyprof.capture.limit import Watchdog
 from ipyprof.options import Options
 
 
@@ -52,15 +53,17 @@ class Profiler:
         cuda: record the GPU as well.
         give_way: called in the user's thread when the user starts a profiler while this one is on; it has to stop
             this one.
+        late: called in the main thread while this one records, from ``options.limit_s`` on.
     """
 
-    def __init__(self, options: Options, *, cuda: bool, give_way: Callable[[], None]) -> None:
+    def __init__(self, options: Options, *, cuda: bool, give_way: Callable[[], None], late: Callable[[], None]) -> None:
         self.state = ProfilerState.OFF
         self._options = options
         self._cuda = cuda
         self._thread = threading.get_ident()
         self._process = os.getpid()
         self._takeover = doors.Takeover(give_way)
+        self._watchdog = Watchdog(options.limit_s, late, not_inside=late.__module__)
         self._torch: Any = None
 
     @property
@@ -104,6 +107,7 @@ class Profiler:
             raise
         self.state = ProfilerState.RECORDING
         self._takeover.install()
+        self._watchdog.start()
 
     def check(self) -> bool:
         """Whether this profiler is on and still owns the session; a session that was taken is given up."""
@@ -129,6 +133,7 @@ class Profiler:
             return False
         if not self.check():
             return self.state is ProfilerState.STOPPED
+        self._watchdog.stop()
         self._takeover.remove()
         recorded = self.state is ProfilerState.RECORDING
         try:
@@ -159,6 +164,7 @@ class Profiler:
     def abandon(self) -> None:
         """Give the session up without touching torch's profiler. Safe in every thread."""
         self.state = ProfilerState.LOST
+        self._watchdog.stop()
         self._takeover.remove()
         doors.disarm(self._torch)
         self._torch = None

@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ipyprof.capture import baseline, probes
+from ipyprof.capture import baseline, nvml, probes
+from ipyprof.capture.cores import usable_cores
 from ipyprof.capture.notes import Notes
 from ipyprof.capture.profiler import Profiler
 from ipyprof.capture.recorded import RecordedSteps
@@ -57,14 +58,25 @@ def export(profiler: Profiler, *, unfinished: int | None) -> tuple[Path, Tempora
 
 
 def live_record(
-    known: Mapping[str, Any], *, wait: baseline.Laps, steps: RecordedSteps, after: baseline.Laps, notes: Notes
+    known: Mapping[str, Any],
+    wait: baseline.Laps,
+    steps: RecordedSteps,
+    after: baseline.Laps,
+    device: nvml.DeviceReader,
+    notes: Notes,
 ) -> LiveRecord:
-    """The record of a run: ``known`` holds its fields that are no measurement. A probe that fails becomes a note."""
+    """The record of a run: ``known`` holds its fields that are no measurement. A probe that fails becomes a note.
+
+    ``loaders`` in ``known`` is asked here; ``device`` is closed.
+    """
+    ask_loaders = known.get("loaders", tuple)
     wait_ns, after_ns, profiled_ns = (laps.durations_ns() for laps in (wait, after, steps.laps))
     name, samples = baseline.choose(after_ns, wait_ns, profiled_ns, closed=after.closed)
     windows = [window for laps in (after, wait, steps.laps) if (window := laps.window_ns)]
+    utilization, state = notes.shielded(device.finish, windows) or (None, None)
+    fields: dict[str, Any] = {**known, "loaders": notes.shielded(ask_loaders) or ()}
     return LiveRecord(
-        **known,
+        **fields,
         baseline_ns=samples,
         baseline=name,
         baseline_closing=name == "after_first" and after.closed and len(after_ns) == 1,
@@ -74,7 +86,9 @@ def live_record(
         cuda=bool(notes.shielded(probes.gpu_was_used)),
         environment=notes.shielded(probes.versions) or {},
         device_names=notes.shielded(probes.device_names) or {},
-        utilization=notes.shielded(probes.utilization, windows),
+        utilization=utilization,
+        device_state=state,
+        cores=notes.shielded(usable_cores),
         process_memory=tuple(steps.memory),
         notes=notes.as_tuple(),
     )

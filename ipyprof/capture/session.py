@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ipyprof.capture import baseline, doors, probes
+from ipyprof.capture import baseline, doors, holdings, nvml, probes
 from ipyprof.capture.interrupts import uninterrupted
 from ipyprof.capture.notes import Notes
 from ipyprof.capture.phases import phases_for
@@ -27,12 +27,10 @@ from ipyprof.capture.ranges import LineRanges
 from ipyprof.capture.recorded import RecordedSteps
 from ipyprof.capture.recording import Recording, export, live_record
 from ipyprof.options import Options
-from ipyprof.trace.model import LiveRecord
+from ipyprof.trace.model import LiveRecord, LoaderSeen
 
 TAKEN = "your cell started its own profiler"
 ALREADY_ON = "a profiler was already on, so this one did not start"
-
-_NO_RANGE = nullcontext()
 
 
 class Phase(Enum):
@@ -74,8 +72,7 @@ class Session:
         source: str = "",
         cell_name: str = "",
     ) -> None:
-        self.recording = False
-        self.over = False
+        self.recording = self.over = False
         self._options = options
         self._status = status
         self._on_ready = None if options.at_end else on_ready
@@ -85,13 +82,13 @@ class Session:
         self._at_mark: Callable[[int | None, bool], None] = self._boundary
         self._phase = Phase.WAIT
         self._phases = phases_for(options, length=None)
-        self._cycle = 1
-        self._index = 0
+        self._cycle, self._index = 1, 0
         self._wait, self._after = baseline.Laps(), baseline.Laps()
         self._profiler: Profiler | None = None
         self._steps: RecordedSteps | None = None
         self._ranges = LineRanges()
         self._probe: probes.SyncLines | None = None
+        self._device = nvml.DeviceReader()
         self._partial, self._taken = "", False
         self._notes = Notes()
         self._result: Recording | None = None
@@ -138,20 +135,19 @@ class Session:
         self, *, how: str, mark: str, loop_line: int | None, loop_is_for: bool, alternatives: Sequence[str]
     ) -> None:
         """Keep how the step was found, for the ``LiveRecord``; the arguments are its fields."""
-        self._known |= {
-            "how": how,
-            "mark": mark,
-            "loop_line": loop_line,
-            "loop_is_for": loop_is_for,
-            "alternatives": tuple(alternatives),
-        }
+        self._known |= {"how": how, "mark": mark, "loop_line": loop_line, "loop_is_for": loop_is_for}
+        self._known["alternatives"] = tuple(alternatives)
+
+    def draws(self, iterable: str, loaders: Callable[[], tuple[LoaderSeen, ...]]) -> None:
+        """Keep what the steps draw from: the class of the marked loop's iterable, and the loaders seen by the end."""
+        self._known |= {"iterable": iterable, "loaders": loaders}
 
     def range(self, line: int) -> AbstractContextManager[Any]:
         """A context manager that records the cell's line as a range ``## line N``, while steps are recorded.
 
         At other times it does nothing: it would show in the trace of a profiler of the user's.
         """
-        return self._ranges.of(line) if self.recording else _NO_RANGE
+        return self._ranges.of(line) if self.recording else nullcontext()
 
     def finish(self, error: BaseException | None = None) -> Recording:
         """The recording, with the steps so far. Everything that was on is off. May be called at any time, and again.
@@ -162,6 +158,7 @@ class Session:
         if self._result is None:
             self._own_thread()
             with uninterrupted():
+                holdings.look_at_error(self._known, self._options, self._notes, self._cell_name, error)
                 self._notes.shielded(self._end, error)
                 self._notes.shielded(self._complete)
             self._hand_over()
@@ -240,8 +237,9 @@ class Session:
         """Whether torch's profiler is there: in warm-up, or started once before so that the real start is quick."""
         cuda = torch.cuda.is_available()
         self._say("starting CUPTI..." if cuda else "starting the profiler...")
+        self._notes.shielded(self._device.open)
         try:
-            self._profiler = Profiler(self._options, cuda=cuda, give_way=self._give_way)
+            self._profiler = Profiler(self._options, cuda=cuda, give_way=self._give_way, late=self.check_limit)
             if prepare:
                 self._profiler.prepare()
             else:
@@ -351,6 +349,7 @@ class Session:
             self._notes.add("thread", "warn", "the run was ended from another thread, so its recording was given up")
         self._notes.shielded(self._synchronize)
         self._profiler.stop()
+        holdings.look(self._known, self._options, self._notes)
 
     def _drop(self) -> None:
         """Forget the cold recording."""
@@ -428,6 +427,7 @@ class Session:
             return
         self._phase, self.over = Phase.OVER, True
         self._at_mark = _nothing if threading.get_ident() == self._thread else self._late_mark
+        self._notes.shielded(self._device.look)
         self._say("reading the recording")
         path = directory = None
         if self._profiler is not None and self._profiler.state is ProfilerState.STOPPED and self._steps is not None:
@@ -437,7 +437,7 @@ class Session:
             self._notes.add("repeat", "warn", f"--repeat {self._options.repeat}: only the first recording was made")
         self._known |= {"cycle": self._cycle, "partial": self._partial, "taken": self._taken}
         steps = self._steps or RecordedSteps()
-        live = live_record(self._known, wait=self._wait, steps=steps, after=self._after, notes=self._notes)
+        live = live_record(self._known, self._wait, steps, self._after, self._device, self._notes)
         self._result = Recording(trace_path=path, live=live, directory=directory)
 
     def _hand_over(self) -> None:

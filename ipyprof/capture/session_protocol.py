@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
+
+from ipyprof.trace.model import LoaderSeen
 
 
 class Session(Protocol):
@@ -39,6 +42,9 @@ class Session(Protocol):
         self, *, how: str, mark: str, loop_line: int | None, loop_is_for: bool, alternatives: tuple[str, ...]
     ) -> None:
         """Keep how the step was found."""
+
+    def draws(self, iterable: str, loaders: Callable[[], tuple[LoaderSeen, ...]]) -> None:
+        """Keep what the steps draw from; ``loaders`` is asked at the end."""
 
     def range(self, line: int) -> AbstractContextManager[Any]:
         """A range around one statement of the cell; it records nothing while no step is recorded."""

@@ -28,6 +28,7 @@ from ipyprof.capture.asked import asked_for, other_ways, repeated_runs
 from ipyprof.capture.evidence import LOADER_BATCHES, Choice, Evidence, LoopState, Rules
 from ipyprof.capture.frames import called_by_cell, running_line
 from ipyprof.capture.interrupts import uninterrupted
+from ipyprof.capture.loaders import drawn_name
 from ipyprof.capture.marking import CLOSED, RANGE, SEEN, Loop, step_name
 from ipyprof.capture.names import Builtins
 from ipyprof.capture.session_protocol import Session
@@ -140,6 +141,7 @@ class StepDetector:
     def _seen(self, index: int, iterable: Any) -> Any:
         if not self._mark:
             self._guarded(self._evidence.loop_starts, index, _length(iterable))
+            self._evidence.states[index].iterable = self._guarded(drawn_name, iterable) or ""
         elif self._chosen is not None and self._evidence.states[index] in self._evidence.around(self._chosen):
             state = self._evidence.states[index]
             state.begun, state.length = 0, _length(iterable)
@@ -372,6 +374,8 @@ class StepDetector:
             loop_is_for=loop is not None and loop.is_for,
             alternatives=others,
         )
+        iterable = "" if loop is None else self._evidence.states[loop.index].iterable
+        self._session.draws(iterable, tuple if self._watch is None else self._watch.loaders.seen)
 
     # -- small parts --
 
@@ -385,6 +389,8 @@ class StepDetector:
         """No mark means anything any more: make each as cheap as can be."""
         self._closed = True
         self._leave_watching(_ignore)
+        if self._watch is not None:
+            self._watch.loaders.on = False
         for loop in self._loops:
             self._names.set(step_name(loop.index), bool)  # bool() is False
 

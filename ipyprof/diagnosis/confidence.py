@@ -6,6 +6,8 @@ from statistics import median
 
 from ipyprof.analysis.profile import Profile
 from ipyprof.diagnosis import thresholds
+from ipyprof.diagnosis.clocks import clocks
+from ipyprof.diagnosis.device_state import other_processes, state_of, throttling
 from ipyprof.formatting import percent_short, plural
 
 LEVELS = ("low", "medium", "high")
@@ -51,6 +53,14 @@ def confidence(profile: Profile) -> tuple[str, tuple[str, ...]]:
         lower(1, f"recording made the step {profile.overhead:.1f} times longer")
     if profile.lost:
         lower(1, f"{plural(profile.lost, 'launch')} without a GPU record")
+    agree = clocks(profile)
+    if agree is not None and agree[0] != "ok":
+        lower(0, agree[1])
+    state = state_of(profile)
+    if state is not None:
+        for said in (throttling(state), other_processes(state)):
+            if said is not None and said[0] == "warn":
+                lower(1, said[1])
     return LEVELS[level], tuple(reasons)
 
 

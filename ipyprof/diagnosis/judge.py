@@ -34,11 +34,18 @@ class Gain:
         return self.recoverable_ns / self.step_ns if self.step_ns else 0.0
 
 
-def gain_of(profile: Profile, edited: Program, before: Program | None = None) -> Gain:
-    """What running ``edited`` instead of ``before`` (the recorded program) would recover of the unprofiled step."""
+def gain_of(profile: Profile, edited: Program, before: Program | None = None, before_ns: float | None = None) -> Gain:
+    """What running ``edited`` instead of ``before`` (the recorded program) would recover of the unprofiled step.
+
+    ``before_ns`` is the step of ``before`` where that is known already: a replay takes time.
+    """
     assert profile.replayed is not None and profile.step_ns is not None
-    base = profile.replayed.step_ns if before is None else profile.step_without(before)
-    recovered = max(base - profile.step_without(edited), 0.0)
+    base = profile.replayed.step_ns
+    if before is not None:
+        base = profile.step_without(before) if before_ns is None else before_ns
+    # An edit that finds nothing to take out gives the program back.
+    same = edited is (profile.program if before is None else before)
+    recovered = 0.0 if same else max(base - profile.step_without(edited), 0.0)
     step = profile.step_ns if before is None else max(profile.step_ns - (profile.replayed.step_ns - base), 1.0)
     return Gain(step_ns=step, recoverable_ns=min(recovered, step * 0.999))
 

@@ -26,6 +26,14 @@ FIT_SHARE = 0.03
 # GPU work whose launch is not in the file is in no step; with most of it like that, no step can be replayed.
 CARRIED_SHARE = 0.5
 
+# Kernels this long before their launch: the two clocks disagree. Smaller ones are jitter (under 2 us in the recordings
+# of tests/fixtures; some hundred ns to 2 us in pytorch/kineto PR 991 and PR 1082).
+CLOCK_EARLY_NS = 20_000
+# With this share of them the device's whole time line is shifted, not a record.
+CLOCK_EARLY_SHARE = 0.10
+# The first kernel behind a synchronisation starts within 0.1 ms of its launch's end in the recordings on an H200.
+CLOCK_LATE_NS = 5_000_000
+
 # Copies from this size on are transfers; smaller ones to the host are reads of a value.
 LARGE_COPY_BYTES = 1_000_000
 # Host to device from pinned memory, bytes per second by compute capability (PCIe 3, 4, 5 x16; H200 measured 55e9).
@@ -47,6 +55,22 @@ OVERHEAD_WARN = 2.0
 DRIFT_SHARE = 0.10
 # Spread (90th − 10th percentile over the median) of the unprofiled samples.
 UNSTABLE_SHARE = 0.25
+
+# Advice on loading. Most of the waits lie at the start of an epoch when this share of them does.
+EPOCH_START_SHARE = 0.5
+# Pinning is what a fetch costs when it takes this share of it.
+PINNING_SHARE = 0.5
+# A batch of 64 small tensors from a worker costs the main process 0.4 to 0.7 ms, from 0 to 100 us an item (torch 2.13,
+# 2 cores): below twice that, making it in the main process is as good. One batch from one worker came later than from
+# the main process at every item below 20 us, where indexing the whole batch at once takes nearly all of it away.
+HANDOVER_NS = 1_000_000
+CHEAP_ITEM_NS = 20_000
+
+# The clock of an H200 under full load is at 0.86 of its maximum by its power limit, always: that is its speed. Below
+# this share something else holds it back, and the numbers speak of a slower GPU than there is.
+CLOCK_SHARE = 0.80
+# Another process that computes for at least this share of the time takes it from the steps.
+OTHERS_BUSY_SHARE = 0.01
 
 # Without a GPU: fetching over this share of the step is the verdict.
 CPU_LOADING_SHARE = 0.20

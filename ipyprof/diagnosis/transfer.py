@@ -41,15 +41,13 @@ class Copies:
 def copies(profile: Profile, program: Program) -> Copies:
     """Copies of at least ``LARGE_COPY_BYTES`` between host and device, with the waits that belong to them."""
     trace = profile.trace
-    item = np.repeat(np.arange(len(program.act)), program.last - program.first)
-    record = np.concatenate(
-        [np.arange(a, b) for a, b in zip(program.first, program.last, strict=True)] or [np.empty(0)]
-    ).astype(np.int64)
+    length = program.last - program.first
+    item = np.repeat(np.arange(len(program.act)), length)
+    record = np.arange(int(length.sum())) + np.repeat(program.first - (np.cumsum(length) - length), length)
+    copied = trace.kind[program.record[record]] == Kind.MEMCPY
     chosen: list[tuple[int, int, int, bool, bool]] = []
-    for at, index in zip(item.tolist(), record.tolist(), strict=True):
+    for at, index in zip(item[copied].tolist(), record[copied].tolist(), strict=True):
         event = int(program.record[index])
-        if trace.kind[event] != Kind.MEMCPY:
-            continue
         direction, pageable = copy_direction(trace.names[trace.name[event]])
         detail = trace.detail_of(event)
         size = detail.moved_bytes if detail is not None and detail.moved_bytes is not None else 0
@@ -160,10 +158,11 @@ def _waits_behind(profile: Profile, program: Program, items: Int64) -> Bool:
         return waits
     owner = operator_of(profile, program, np.concatenate((items, syncs)))
     made, asked = owner[: len(items)], owner[len(items) :]
-    known = made >= 0
-    for sync, operator in zip(syncs.tolist(), asked.tolist(), strict=True):
-        before = items[known & (made == operator) & (items < sync)]
-        waits[sync] = operator >= 0 and len(before) > 0
+    # The first copy of each operator: a synchronisation behind it belongs to it.
+    order = np.lexsort((items, made))
+    operators, first = np.unique(made[order], return_index=True)
+    place = np.minimum(np.searchsorted(operators, asked), len(operators) - 1)
+    waits[syncs] = (asked >= 0) & (operators[place] == asked) & (items[order][first][place] < syncs)
     return waits
 
 

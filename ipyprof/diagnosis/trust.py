@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ipyprof.analysis.profile import Profile
-from ipyprof.diagnosis import thresholds
-from ipyprof.diagnosis.confidence import drift_text, unprofiled_spread
-from ipyprof.formatting import overhead_text, percent_short, plural, time_text
+import numpy as np
 
-CLOCK_BACKWARDS_NS = -20_000  # kernels this long before their launch: the two clocks disagree (small ones are jitter)
+from ipyprof.analysis.profile import Profile
+from ipyprof.diagnosis import device_state, thresholds
+from ipyprof.diagnosis.clocks import clocks
+from ipyprof.diagnosis.confidence import drift_text, unprofiled_spread
+from ipyprof.formatting import overhead_text, percent_short, plural
+
+NAMED_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +47,11 @@ def _steps(profile: Profile) -> Iterator[Check]:
             status="warn" if bad else "ok",
             text=f"{plural(samples, 'unprofiled step')} within {percent_short(spread)}",
         )
-    empty = [step + 1 for step in range(count) if profile.has_gpu and not bool((profile.steps.step == step).any())]
+    worked = np.bincount(profile.steps.step[profile.steps.step >= 0], minlength=count)
+    empty = (np.flatnonzero(worked == 0) + 1).tolist() if profile.has_gpu else []
     if empty:
-        text = f"step {', '.join(map(str, empty))} launched no GPU work"
+        more = f" and {len(empty) - NAMED_STEPS} more" if len(empty) > NAMED_STEPS else ""
+        text = f"step {', '.join(map(str, empty[:NAMED_STEPS]))}{more} launched no GPU work"
         yield Check(check="empty steps", status="warn", text=text)
     if live is not None and live.cold:
         yield Check(check="cold", status="warn", text="the first steps were recorded: cold")
@@ -72,22 +77,9 @@ def _records(profile: Profile) -> Iterator[Check]:
 
 
 def _clocks(profile: Profile) -> Iterator[Check]:
-    program = profile.program
-    if program is None or not profile.has_gpu or len(program.record) == 0:
-        return
-    launch = profile.steps.launch[program.record]
-    delay = profile.trace.start_ns[program.record] - profile.trace.start_ns[launch]
-    early = int((delay < CLOCK_BACKWARDS_NS).sum())
-    # After a synchronisation the queue is empty, so the first kernel starts within microseconds of its launch.
-    first = float(delay[0])
-    if early:
-        text = f"{plural(early, 'kernel')} before the launch: host and GPU clocks disagree"
-        yield Check(check="clocks", status="fail", text=text)
-    elif profile.live is not None and first > 5e6:
-        text = f"the first kernel starts {time_text(first / 1e6)} after its launch: the GPU clock looks shifted"
-        yield Check(check="clocks", status="warn", text=text)
-    else:
-        yield Check(check="clocks", status="ok", text="host and GPU clocks agree")
+    found = clocks(profile)
+    if found is not None:
+        yield Check(check="clocks", status=found[0], text=found[1])
 
 
 def _replay(profile: Profile) -> Iterator[Check]:
@@ -115,6 +107,18 @@ def _drift(profile: Profile) -> Iterator[Check]:
         yield Check(check="drift", status=status, text=text)
 
 
+def _device(profile: Profile) -> Iterator[Check]:
+    state = device_state.state_of(profile)
+    if state is None:
+        return
+    for check, said in (
+        ("throttling", device_state.throttling(state)),
+        ("other processes", device_state.other_processes(state)),
+    ):
+        if said is not None:
+            yield Check(check=check, status=said[0], text=said[1])
+
+
 def _memory(profile: Profile) -> Iterator[Check]:
     missing = sum(device.unexplained for device in profile.memory.devices)
     if missing:
@@ -134,7 +138,7 @@ def _notes(profile: Profile) -> Iterator[Check]:
 
 
 LOOKS: tuple[Callable[[Profile], Iterator[Check]], ...] = (
-    _steps, _records, _clocks, _replay, _overhead, _drift, _memory, _damage, _notes,
+    _steps, _records, _clocks, _replay, _overhead, _drift, _device, _memory, _damage, _notes,
 )  # fmt: skip
 
 __all__ = ["Check", "checks"]

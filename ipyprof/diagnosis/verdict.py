@@ -16,11 +16,13 @@ from ipyprof.diagnosis import (
     launch_bound,
     memory_bound,
     misaligned_shapes,
+    straggler,
     tensor_cores,
     thresholds,
     transfer,
     unstable_shapes,
 )
+from ipyprof.diagnosis.clocks import shifted
 from ipyprof.diagnosis.confidence import confidence
 from ipyprof.diagnosis.finding import Finding, Verdict, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, gain_of, least_share, unknown
@@ -77,6 +79,8 @@ def _cannot_replay(profile: Profile) -> str | None:
     unknown_ns = int(trace.dur_ns[carried].sum())
     if unknown_ns > thresholds.CARRIED_SHARE * device_ns:
         return f"the launches of {percent_short(unknown_ns / device_ns)} of the GPU's work are not in the file"
+    if shifted(profile):
+        return "host and GPU clocks disagree, so the GPU's idle time is unknown"
     if profile.fit_error is not None and profile.fit_error > thresholds.FIT_SHARE and not profile.once:
         return (
             f"the replay misses the recording by {percent_short(profile.fit_error)}, over "
@@ -107,8 +111,9 @@ def _between_processes(profile: Profile) -> list[Finding]:
     world = profile.trace.metadata.get("distributedInfo")
     several = isinstance(world, dict) and world.get("world_size", 1) != 1
     if several or len(profile.trace.select(Kind.COMMUNICATION)):
-        return [unknown("straggler", "one file of several ranks cannot tell which of them is late")]
-    return [Finding(cause="straggler", status="cleared", recoverable_ms=0.0, evidence="one process")]
+        waits = "waits in collectives; " if len(profile.trace.select(Kind.COMMUNICATION)) else ""
+        return [unknown(straggler.CAUSE, f"{waits}{straggler.ONE_FILE}")]
+    return [Finding(cause=straggler.CAUSE, status="cleared", recoverable_ms=0.0, evidence="one process")]
 
 
 def _ranked(findings: list[Finding]) -> list[Finding]:
@@ -172,11 +177,12 @@ def _next(profile: Profile, main: Finding) -> tuple[str | None, str]:
     assert profile.program is not None and profile.step_ns is not None
     module = next(module for module in CAUSES if main.cause == module.CAUSE)
     cured: Program = module.edit(profile, profile.program)
+    cured_ns = profile.step_without(cured)
     best, best_gain = None, None
     for other in CAUSES:
         if other is module:
             continue
-        gain = gain_of(profile, other.edit(profile, cured), before=cured)
+        gain = gain_of(profile, other.edit(profile, cured), before=cured, before_ns=cured_ns)
         large = gain.recoverable_ns > thresholds.FOUND_SHARE * gain.step_ns
         if large and (best_gain is None or gain.recoverable_ns > best_gain.recoverable_ns):
             best, best_gain = other.CAUSE, gain

@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from ipyprof.analysis.amdahl import amdahl_shares
-from ipyprof.analysis.memory import DeviceMemory
 from ipyprof.analysis.profile import Profile
+from ipyprof.diagnosis import device_state
 from ipyprof.diagnosis.finding import Finding, Verdict
 from ipyprof.diagnosis.trust import checks
 from ipyprof.report import views
+from ipyprof.report.memory_facts import device_memory, memory_views, shown_memory
 from ipyprof.report.report import (
     Breakdown,
     Device,
     Kernel,
     Line,
-    MemoryView,
     Operator,
     Report,
     RuntimeDetail,
@@ -62,7 +62,7 @@ def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdi
         operators=_operators(profile),
         kernels=_kernels(profile),
         lines=_lines(profile),
-        memory=busiest.memory if busiest is not None else _process_memory(profile),
+        memory=shown_memory(profile, busiest.memory if busiest is not None else None),
         findings=findings,
         verdict=verdict,
         trust=tuple(TrustCheck(check=c.check, status=c.status, text=c.text) for c in checks(profile)),
@@ -73,9 +73,11 @@ def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdi
 def _views(profile: Profile, verdict: Verdict) -> dict[str, Any]:
     found = {
         "heartbeat": views.heartbeat(profile),
+        "memory": memory_views(profile),
         "without": views.without(profile, verdict),
         "per_step": views.per_step(profile),
         "timeline": views.timeline(profile, verdict),
+        "device_state": device_state.view(profile),
     }
     return {key: value for key, value in found.items() if value}
 
@@ -124,30 +126,10 @@ def _devices(profile: Profile) -> tuple[Device, ...]:
             name=names.get(index, f"device {index}"),
             index=index,
             busy_share=busy[index] / step if index in busy and step else None,
-            memory=_memory(memory[index]) if index in memory else None,
+            memory=device_memory(memory[index]) if index in memory else None,
         )
         for index in profile.devices
     )
-
-
-def _memory(view: DeviceMemory) -> MemoryView:
-    return MemoryView(
-        peak_bytes=view.peak_bytes,
-        peak_at_ms=view.peak_at_ns / MS,
-        peak_operator=view.peak_operator,
-        peak_line=view.peak_line,
-        reserved_peak_bytes=view.reserved_peak_bytes,
-        growth_bytes_per_step=view.growth_bytes_per_step,
-    )
-
-
-def _process_memory(profile: Profile) -> MemoryView | None:
-    """Without a GPU: what the process held, as sampled at the marks."""
-    samples = profile.live.process_memory if profile.live is not None and not profile.has_gpu else ()
-    if not samples:
-        return None
-    at, most = max(samples, key=lambda sample: sample[1])
-    return MemoryView(peak_bytes=most, peak_at_ms=at / MS)
 
 
 def _utilization(profile: Profile) -> Utilization:
@@ -208,6 +190,8 @@ def _lines(profile: Profile) -> tuple[Line, ...]:
     if profile.live is None or not profile.lines:
         return ()
     costs = {cost.line: cost for cost in profile.lines}
+    memory = profile.memory
+    peaks = memory.devices[memory.busiest].line_peaks if memory.busiest is not None else {}
     rows = []
     for number, text in enumerate(profile.live.source.splitlines(), start=1):
         cost = costs.get(number)
@@ -218,6 +202,7 @@ def _lines(profile: Profile) -> tuple[Line, ...]:
                 device_ms=None if not profile.has_gpu else cost.device_ns / MS if cost is not None else 0.0,
                 host_ms=cost.host_ns / MS if cost is not None else 0.0,
                 sync_count=None if not profile.has_gpu else cost.sync_count if cost is not None else 0.0,
+                peak_bytes=peaks.get(number),
             )
         )
     return tuple(rows)

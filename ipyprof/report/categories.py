@@ -59,6 +59,7 @@ OTHER = Category(name="other", keys=("other",), label="Other", short="other", fi
 
 CATEGORIES = (KERNEL, COPIES, COMMUNICATION, PYTHON, RUNTIME, LOADER, OTHER)
 BY_KEY = {key: category for category in CATEGORIES for key in category.keys}
+BY_NAME = {category.name: category for category in CATEGORIES}
 
 # The slice that a cause sits in. Where none is named, no slice is the culprit: the GPU is left without queued work.
 _SLICE_OF_CAUSE = {
@@ -67,7 +68,6 @@ _SLICE_OF_CAUSE = {
     "allocator": RUNTIME,
     "cpu_bound": PYTHON,
     "communication": COMMUNICATION,
-    "straggler": COMMUNICATION,
     "tensor_cores": KERNEL,
     "misaligned_shapes": KERNEL,
     "memory_bound": KERNEL,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from ipyprof.report.lines import lines_height, lines_section
 from ipyprof.report.markup import card, columns_row, details, escape, section, title
+from ipyprof.report.memory_section import failure_height, failure_section, holders_height, holders_section
+from ipyprof.report.rank_section import ranks_height, ranks_section
 from ipyprof.report.report import Report
 from ipyprof.report.sections import (
     memory_section,
@@ -36,9 +38,10 @@ def render_html(report: Report) -> str:
     """The dashboard of ``report``: safe to show untrusted, in dark and light themes, under 300 kB."""
     parts = [
         verdict_section(report),
+        *(section(part) for part in (failure_section(report), ranks_section(report)) if part),
         section(step_section(report)),
         section(columns_row(operators_table(report.operators), ladder(report), reverse=True)),
-        section(memory_section(report)),
+        section(memory_section(report) + holders_section(report)),
     ]
     lines = lines_section(report)
     lanes = timeline_section(report)
@@ -49,7 +52,9 @@ def render_html(report: Report) -> str:
         "checks": 60 + 18 * len(check_rows(report)),
         "trust": 38 + 17 * (sum(len(check.text) + 5 for check in report.trust) // 160),
     }
-    folded = _folds(_upper_height(report) + (lines_height(report) if lines else 0) + _EXPLANATIONS_HEIGHT, heights)
+    above = _upper_height(report) + failure_height(report) + holders_height(report) + ranks_height(report)
+    above += lines_height(report) if lines else 0
+    folded = _folds(above + _EXPLANATIONS_HEIGHT, heights)
     if lanes:
         subtitle = timeline_subtitle(report)
         parts.append(_foldable("One step on the clock", subtitle, lanes, folded="timeline" in folded))
@@ -61,14 +66,18 @@ def render_html(report: Report) -> str:
 
 
 def render_page(report: Report) -> str:
-    """A whole HTML document around the dashboard, for a file; it follows the reader's dark or light setting."""
-    name = escape(f"ipyprof: {report.verdict.headline}")
+    """A whole HTML document around the dashboard, for a file."""
+    return whole_page(report.verdict.headline, render_html(report))
+
+
+def whole_page(headline: str, content: str) -> str:
+    """An HTML document around ``content``, which is HTML; it follows the reader's dark or light setting."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{name}</title>\n</head>\n"
-        f'<body style="margin:16px 20px">\n{render_html(report)}\n</body>\n</html>\n'
+        f"<title>{escape(f'ipyprof: {headline}')}</title>\n</head>\n"
+        f'<body style="margin:16px 20px">\n{content}\n</body>\n</html>\n'
     )
 
 

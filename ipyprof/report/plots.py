@@ -115,6 +115,10 @@ def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> tuple[bytes
             if float(x(end)) - float(x(mark)) > 60:
                 picture.text(float(x(mark)) + 4, lower + 11, f"step {number}")
     picture.line([(left, lower), (right, lower)], GREY, width=0.8)
+    for call in view.get("calls_ms") or ():
+        if first <= call <= last:
+            at = float(x(call))
+            picture.polygon(np.array([[at, lower - 1], [at - 3, lower - 7], [at + 3, lower - 7]]), ACCENT)
     if len(reserved) == len(time):
         line = staircase(*thin(time, reserved, 300))
         picture.line(np.column_stack([x(line[:, 0]), y(line[:, 1])]), MEMORY, width=1, dashes=(4, 3))

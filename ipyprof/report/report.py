@@ -164,9 +164,11 @@ class Report:
 
     ``views`` holds what the pictures need, as plain JSON (see ``docs`` of each key):
 
-    * ``heartbeat``: ``{"time_ms": [...], "allocated": [...], "reserved": [...], "marks_ms": [...]}`` on the recorded
-      clock (0 = first recorded mark); sizes in bytes; at most 2,000 points; ``process`` instead of ``allocated`` on the
-      CPU.
+    * ``heartbeat``: ``{"time_ms": [...], "allocated": [...], "reserved": [...], "marks_ms": [...], "calls_ms": [...]}``
+      on the recorded clock (0 = first recorded mark); sizes in bytes; at most 2,000 points; ``process`` instead of
+      ``allocated`` on the CPU; ``calls_ms`` are where the allocator went to the driver.
+    * ``memory``: who holds it over time, what grows, what to do, a request that failed; see
+      ``ipyprof.report.memory_facts.memory_views``.
     * ``without``: ``{"label": str, "step_ms": float, "breakdown": {...}}``, the step without the verdict's cause; or
       absent. ``label`` names what is gone, such as ``the reads`` or ``waiting for the loader``.
     * ``per_step``: one per recorded step, on the recorded clock:
@@ -174,6 +176,7 @@ class Report:
     * ``timeline``: ``{"start_ms", "end_ms", "lanes": [...], "bubble": {"lane", "start_ms", "end_ms", "text"} | null}``
       with lanes ``{"name": str, "kind": "host" | "device", "segments": [[start_ms, end_ms, category, label], ...]}``:
       one recorded step, recorded clock, categories as the breakdown's keys.
+    * ``device_state``: the fields of ``DeviceState`` and ``text``, one line of them; only of a live run on a GPU.
     """
 
     source: Source

@@ -46,6 +46,7 @@ from ipyprof.report.markup import (
     text_fits,
     title,
 )
+from ipyprof.report.memory_section import failed_request, is_process
 from ipyprof.report.plots import DONUT_SIZE, HEARTBEAT_SIZE, donut, heartbeat
 from ipyprof.report.report import Report
 from ipyprof.report.timeline import WIDTH, magnification, timeline
@@ -118,7 +119,8 @@ def verdict_section(report: Report) -> str:
     if verdict.advice:
         lines.append(div(escape(verdict.advice), "margin-top:6px"))
     if verdict.change is not None:
-        lines.append(_diff(*verdict.change))
+        before, after = (text.splitlines() or [""] for text in verdict.change)
+        lines.append(diff_block([("-", line) for line in before] + [("+", line) for line in after]))
     if verdict.confidence != "high" and verdict.reasons:
         why = "; ".join(reason.rstrip(".") for reason in verdict.reasons) + "."
         lines.append(
@@ -135,12 +137,12 @@ def step_section(report: Report) -> str:
     head = title("One step", _step_subtitle(report))
     if not parts or step_ms is None or not step_ms > 0:
         return head + note(f"The step's time was {NOT_MEASURED}.")
-    main = head + _bar(clock_text(report), time_text(step_ms), parts, step_ms, culprit)
+    main = head + step_bar(clock_text(report), time_text(step_ms), parts, step_ms, culprit)
     without = report.views.get("without")
     if isinstance(without, dict) and isinstance(without.get("breakdown"), dict) and without.get("step_ms") is not None:
         name = without_label(report)
         rest = step_parts(without["breakdown"], culprit)
-        main += _bar(
+        main += step_bar(
             name[0].upper() + name[1:],
             remaining_text(report, without["step_ms"]),
             rest,
@@ -168,7 +170,7 @@ def memory_section(report: Report) -> str:
     memory = report.memory
     drawn = heartbeat(view, memory) if isinstance(view, dict) else None
     process = isinstance(view, dict) and not view.get("allocated") and bool(view.get("process"))
-    whose = "of this process" if process or report.device is None else "allocated on the GPU"
+    whose = "of this process" if process or is_process(report) else "allocated on the GPU"
     more = f"{whose}, {plural(report.steps.count, 'recorded step')}"
     head = title("Memory heartbeat", more if drawn or memory else "")
     if drawn is None and memory is None:
@@ -190,7 +192,7 @@ def memory_section(report: Report) -> str:
     if memory.reserved_peak_bytes is not None:
         text += f" Reserved: {size_text(memory.reserved_peak_bytes)}."
     beside = div(text, f"{SMALL};margin-top:21px;word-wrap:break-word")
-    if memory.holders:
+    if memory.holders and failed_request(report) is None:
         held = [
             f"{mono(holder.name[:60])} {size_text(holder.bytes)}{f' (line {holder.line})' if holder.line else ''}"
             for holder in memory.holders[:6]
@@ -227,14 +229,15 @@ def timeline_subtitle(report: Report) -> str:
     return "recorded clock" + (f"; lower part magnified {factor:.0f}{TIMES}" if factor is not None else "")
 
 
-def _diff(before: str, after: str) -> str:
-    lines = []
-    for sign, text, bold in (("−", before, False), ("+", after, True)):
-        for line in text.splitlines() or [""]:
-            content = mono(f"{sign} {line}", indent=True, bold=bold)
-            lines.append(div(content if bold else muted(content), "line-height:18px;word-wrap:break-word"))
+def diff_block(lines: Sequence[tuple[str, str]]) -> str:
+    """Lines of code, each ``(sign, text)`` with the sign ``-`` or ``+``."""
+    shown = []
+    for sign, text in lines:
+        added = sign == "+"
+        content = mono(f"{'+' if added else '−'} {text}", indent=True, bold=added)
+        shown.append(div(content if added else muted(content), "line-height:18px;word-wrap:break-word"))
     look = "background:rgba(128,128,128,.12);border-radius:3px;padding:3px 9px;margin-top:5px;max-width:880px"
-    return div("".join(lines), look)
+    return div("".join(shown), look)
 
 
 def _step_subtitle(report: Report) -> str:
@@ -246,7 +249,7 @@ def _step_subtitle(report: Report) -> str:
     return "mark to mark"
 
 
-def _bar(
+def step_bar(
     name: str, number: str, parts: Sequence[Part], scale_ms: float, culprit: Category | None, *, gain: str = ""
 ) -> str:
     """One bar on the scale of ``scale_ms``; with ``gain`` the rest up to it is dashed: recoverable."""

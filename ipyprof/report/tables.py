@@ -39,6 +39,7 @@ from ipyprof.report.words import (
     TRUST,
     cause_checked,
     check_rows,
+    device_state_text,
     judged_columns,
     ladder_lesson,
     unjudged_text,
@@ -180,6 +181,8 @@ def ladder(report: Report) -> str:
         line += div(bar(share, fill, track=True), "flex:1 1 60px;min-width:0")
         text += div(line, "display:flex;gap:10px;align-items:center;line-height:16px;margin-top:4px")
         text += div(escape(words), f"{SMALL};line-height:15px;{MUTED}")
+    driver = device_state_text(report)
+    text += div(escape(driver), f"{SMALL};margin-top:5px;word-wrap:break-word") if driver else ""
     lesson = ladder_lesson(report)
     return text + (note(escape(lesson), 6) if lesson else "")
 

@@ -20,6 +20,8 @@ from ipyprof.formatting import (
     time_text,
 )
 from ipyprof.report.categories import culprit_of, step_parts, unmeasured
+from ipyprof.report.memory_section import failed_request, failure_lines, is_process, notes
+from ipyprof.report.ranks import collective_lines, kept_text, rank_table, rank_title
 from ipyprof.report.report import Operator, Report
 from ipyprof.report.words import (
     BOUND,
@@ -32,6 +34,7 @@ from ipyprof.report.words import (
     check_rows,
     check_summary,
     clock_text,
+    device_state_text,
     device_text,
     facts,
     judged_columns,
@@ -53,6 +56,8 @@ def render_text(report: Report, width: int = 80) -> str:
     width = max(width, NARROWEST)
     parts = [
         _verdict(report, width),
+        [line for text in failure_lines(report) for line in wrapped(text, width)],
+        _ranks(report, width),
         _step(report, width),
         _operators(report, width),
         _memory(report, width),
@@ -75,22 +80,35 @@ def _verdict(report: Report, width: int) -> list[str]:
         steps_text(report),
         report.source.name or "",
     ]
-    lines = _wrap(" · ".join(part for part in eyebrow if part), width)
-    lines += _wrap(verdict.headline, width)
+    lines = wrapped(" · ".join(part for part in eyebrow if part), width)
+    lines += wrapped(verdict.headline, width)
     if report.source.partial:
-        lines += _wrap(f"! partial: {report.source.partial}", width)
-    lines += _wrap(" · ".join(f"{fact.name} {fact.value}".replace(" ", _GLUE) for fact in facts(report)), width)
-    lines += _wrap(verdict.advice, width)
+        lines += wrapped(f"! partial: {report.source.partial}", width)
+    lines += wrapped(" · ".join(f"{fact.name} {fact.value}".replace(" ", _GLUE) for fact in facts(report)), width)
+    lines += wrapped(verdict.advice, width)
     if verdict.change is not None:
         for sign, text in zip("-+", verdict.change, strict=True):
             lines += [f"  {sign} {shorten(line.expandtabs(4), width - 4)}" for line in text.splitlines() or [""]]
     if verdict.next_text:
-        lines += _wrap(verdict.next_text[0].upper() + verdict.next_text[1:] + ".", width)
+        lines += wrapped(verdict.next_text[0].upper() + verdict.next_text[1:] + ".", width)
     if verdict.confidence != "high" and verdict.reasons:
-        lines += _wrap(
+        lines += wrapped(
             f"Why {verdict.confidence} confidence: {'; '.join(reason.rstrip('.') for reason in verdict.reasons)}.",
             width,
         )
+    return lines
+
+
+def _ranks(report: Report, width: int) -> list[str]:
+    """What several ranks say together; nothing for a single process."""
+    ranks = report.ranks
+    if not ranks or "sentence" not in ranks:
+        return []
+    said = "" if report.verdict.cause == "straggler" else f": {ranks['sentence']}."
+    lines = wrapped(f"{rank_title(ranks)}{said}", width)
+    lines += rank_table(ranks, width)
+    for text in (*collective_lines(ranks), kept_text(ranks)):
+        lines += wrapped(text, width, indent=2) if text else []
     return lines
 
 
@@ -114,7 +132,7 @@ def _step(report: Report, width: int) -> list[str]:
     missing = unmeasured(report.breakdown)
     if missing:
         reason = " (no GPU)" if report.device is None else ""
-        lines += _wrap(f"  {', '.join(category.label for category in missing)}: {NOT_MEASURED}{reason}.", width)
+        lines += wrapped(f"  {', '.join(category.label for category in missing)}: {NOT_MEASURED}{reason}.", width)
     without = report.views.get("without")
     if isinstance(without, dict) and report.verdict.predicted_step_ms is not None:
         gain = report.verdict.recoverable_ms
@@ -127,7 +145,8 @@ def _step(report: Report, width: int) -> list[str]:
         ("MFU", use.mfu),
     ]
     if any(share is not None for _, share in rungs):
-        lines += _wrap("GPU used: " + " · ".join(f"{name} {percent_short(share)}" for name, share in rungs), width)
+        lines += wrapped("GPU used: " + " · ".join(f"{name} {percent_short(share)}" for name, share in rungs), width)
+    lines += wrapped(device_state_text(report), width)
     return lines
 
 
@@ -145,10 +164,10 @@ def _operators(report: Report, width: int) -> list[str]:
     bounds, cores = judged_columns(ranked[:TOP]) if device else (False, False)
     judged = (bounds or cores) and width >= 76  # bound and Tensor Cores need 25 columns
     room = min(width - 51, 48) if judged else min(width - 27, 60)
-    head = f"{_padded('Top operators, ' + side + ' self time', room + 3)}{'ms':>8}{'%':>7}{'calls':>8}"
+    head = f"{padded('Top operators, ' + side + ' self time', room + 3)}{'ms':>8}{'%':>7}{'calls':>8}"
     lines = [head + ("  bound by   Tensor Cores" if judged else "")]
     for number, one in enumerate(ranked[:TOP], start=1):
-        name = _padded(" ".join(printable(one.name).split()), room)
+        name = padded(" ".join(printable(one.name).split()), room)
         line = f"{number:>2} {name}{time_cell(own(one), total):>8}{percent_cell(own(one) / total):>7}"
         line += f"{count_cell(one.calls):>8}"
         if judged:
@@ -160,9 +179,9 @@ def _operators(report: Report, width: int) -> list[str]:
     if left:
         rest = sum(own(operator) for operator in left)
         lines.append(
-            f"   {_padded(f'{len(left)} more', room)}{time_cell(rest, total):>8}{percent_cell(rest / total):>7}"
+            f"   {padded(f'{len(left)} more', room)}{time_cell(rest, total):>8}{percent_cell(rest / total):>7}"
         )
-    lines.append(f"   {_padded(f'all {side} time', room)}{time_cell(total, total):>8}{'100.0':>7}")
+    lines.append(f"   {padded(f'all {side} time', room)}{time_cell(total, total):>8}{'100.0':>7}")
     if device and not judged and not (bounds and cores):
         lines.append(unjudged_text(bounds, cores))
     return lines
@@ -173,7 +192,7 @@ def _memory(report: Report, width: int) -> list[str]:
     if memory is None:
         return [f"Memory: {NOT_MEASURED}."]
     text = f"Memory peak {size_text(memory.peak_bytes)}"
-    if report.device is None:
+    if is_process(report):
         text += " of the process"
     if memory.peak_line is not None:
         text += f" at line {memory.peak_line}"
@@ -184,10 +203,12 @@ def _memory(report: Report, width: int) -> list[str]:
     growth = memory.growth_bytes_per_step
     if growth is not None:
         text += f"; {size_text(growth)} more after each step" if growth > 0 else "; no growth per step"
-    lines = _wrap(f"{text}.", width)
-    if memory.holders:
+    lines = wrapped(f"{text}.", width)
+    if memory.holders and failed_request(report) is None:
         held = " · ".join(f"{shorten(holder.name, 40)} {size_text(holder.bytes)}" for holder in memory.holders[:6])
-        lines += _wrap(f"At the peak: {held}", width)
+        lines += wrapped(f"At the peak: {held}", width)
+    for note in notes(report):
+        lines += wrapped(note, width)
     return lines
 
 
@@ -209,7 +230,7 @@ def _lines(report: Report, width: int) -> list[str]:
     lines = [f"{'Your lines with a cost, per step':<{room + 7}}{titles}"]
     for line in kept:
         mark = "!" if line.line == lead else " "
-        source = _padded(printable(line.source.expandtabs(4).strip("\n")), room)
+        source = padded(printable(line.source.expandtabs(4).strip("\n")), room)
         gpu = time_cell(line.device_ms, device_total) if device else ""
         syncs = count_cell(line.sync_count) if device and line.sync_count is not None else ""
         lines.append(f"{mark}{line.line:>4}  {source}{gpu:>10}{time_cell(line.host_ms, host_total):>10}{syncs:>8}")
@@ -224,7 +245,7 @@ def _checks(report: Report, width: int) -> list[str]:
         names = cause_checked(one.causes[0]) if len(one.causes) == 1 else ", ".join(one.causes)
         gain = "" if one.gain_ms is None else f", at most {gain_text(one.gain_ms, largest)}"
         text = f"{mark} {word:<8} {names}{gain}" + (f": {one.evidence}" if one.evidence else "")
-        lines += _wrap(text, width, indent=11)
+        lines += wrapped(text, width, indent=11)
     return lines
 
 
@@ -233,10 +254,10 @@ def _trust(report: Report, width: int) -> list[str]:
     text = f"Trust: {report.verdict.confidence}. " + "  ".join(
         f"{TRUST.get(one.status, '?')} {one.text}" for one in checks
     )
-    return _wrap(text, width)
+    return wrapped(text, width)
 
 
-def _wrap(text: str, width: int, indent: int = 0) -> list[str]:
+def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
     """Lines of at most ``width`` columns; wide characters count two."""
     lines: list[str] = []
     whole = _NUMBER.sub(rf"\1{_GLUE}\2", printable(text))
@@ -253,6 +274,7 @@ def _split(line: str, width: int) -> Iterable[str]:
     yield line
 
 
-def _padded(text: str, width: int) -> str:
+def padded(text: str, width: int) -> str:
+    """``text`` shortened or filled to ``width`` columns."""
     short = shorten(text, width)
     return short + " " * (width - columns(short))

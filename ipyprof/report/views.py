@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ipyprof.analysis.breakdown import Breakdown, break_down, recorded_parts
+from ipyprof.analysis.breakdown import Breakdown, break_down, recorded_parts, recorded_steps
 from ipyprof.analysis.intervals import union
 from ipyprof.analysis.operators import OperatorRow
 from ipyprof.analysis.profile import Profile
@@ -67,6 +67,7 @@ def heartbeat(profile: Profile) -> dict[str, Any] | None:
             "allocated": view.allocated_bytes.tolist(),
             "reserved": view.reserved_bytes.tolist(),
             "marks_ms": marks,
+            "calls_ms": [call.at_ns / MS for call in summary.calls],
         }
     samples = profile.live.process_memory if profile.live is not None else ()
     if not samples or profile.has_gpu:
@@ -98,17 +99,16 @@ def per_step(profile: Profile) -> list[dict[str, Any]]:
     program, whole = profile.program, profile.breakdown
     if program is None or whole is None:
         return []
-    marks = profile.steps.marks_ns.tolist()
+    marks = profile.steps.marks_ns
+    parts = recorded_steps(profile.trace, program, whole.device, marks)
     return [
         {
             "step": step + 1,
             "step_ms": (stop - begin) / MS,
-            "breakdown": breakdown_ms(
-                recorded_parts(profile.trace, program, whole.device, begin, stop), gpu=profile.has_gpu
-            ),
+            "breakdown": breakdown_ms(parts[step], gpu=profile.has_gpu),
             "operators": operator_dicts(profile.operators.per_step(step)[:STEP_ROWS], 1, gpu=profile.has_gpu),
         }
-        for step, (begin, stop) in enumerate(pairwise(marks))
+        for step, (begin, stop) in enumerate(pairwise(marks.tolist()))
     ]
 
 

@@ -2,59 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ipyprof.report.categories import culprit_of, step_parts
-from ipyprof.report.codec import decode
 from ipyprof.report.markup import card, escape
+from ipyprof.report.panel_rows import (
+    MEAN,
+    SORTS,
+    group_names,
+    group_rows,
+    knows_steps,
+    rows_table,
+    selected,
+)
+from ipyprof.report.panel_tabs import compare_tab, memory_tab, save_tab, timeline_tab
+from ipyprof.report.perfetto import perfetto_button
 from ipyprof.report.plots import DONUT_SIZE, donut
-from ipyprof.report.report import Operator, Report
-from ipyprof.report.tables import operators_table
+from ipyprof.report.report import Report
 
-MEAN = "mean"
+if TYPE_CHECKING:
+    from ipyprof.trace.kept import KeptTrace
+
+_CLOSE = {"description_width": "initial"}
+LIMITS = (10, 25, 100, 1_000)
+Saves = Mapping[str, tuple[str, Callable[[Path], None]]]
 
 
-def build_panel(report: Report) -> Any | None:
-    """A slider over the mean and each recorded step, above that step's donut and operators.
+def build_panel(
+    report: Report,
+    *,
+    trace: KeptTrace | None = None,
+    earlier: Callable[[], Sequence[tuple[int, Report]]] = tuple,
+    saves: Saves | None = None,
+) -> Any | None:
+    """Tabs: steps and operators; memory; timeline; another run beside this one; saving. The others are drawn when they
+    are opened.
+
+    Args:
+        trace: the run's trace while it is kept, for Perfetto and for saving.
+        earlier: gives the runs of this session with their numbers, to compare with.
+        saves: button → (ending of the file's name, what writes it), beside the trace.
 
     Returns:
-        The widget (ipywidgets 7 or 8), or ``None`` without ipywidgets or without steps to choose from.
+        The widget (ipywidgets 7 or 8), or ``None`` without ipywidgets or without anything to choose from.
     """
-    steps = report.views.get("per_step")
-    if not steps:
+    if not report.operators and not report.views.get("per_step"):
         return None
     try:
         import ipywidgets
     except Exception:  # a broken front-end package must not cost the report
         return None
-    slider = ipywidgets.SelectionSlider(
-        options=[MEAN, *(_step_name(step) for step in steps)],
-        value=MEAN,
-        description="step",
-        continuous_update=False,
-        layout=ipywidgets.Layout(width="420px"),
-    )
-    image = ipywidgets.Image(
-        format="png",
-        value=b"",
-        layout=ipywidgets.Layout(width=f"{DONUT_SIZE[0]}px", flex="0 0 auto", object_fit="contain"),
-    )
-    table = ipywidgets.HTML(layout=ipywidgets.Layout(flex="1 1 620px", max_width="760px", min_width="0"))
-    drawn: dict[str, tuple[bytes, str]] = {}
+    kept = trace if trace is not None and trace.is_there else None
+    others: list[tuple[str, Callable[[], Any | None]]] = [
+        ("Memory", lambda: memory_tab(report)),
+        ("Timeline", lambda: timeline_tab(report)),
+        ("Compare", lambda: compare_tab(report, earlier)),
+        ("Save" if kept is None else "Save, Perfetto", lambda: _saving(report, kept, saves or {})),
+    ]
+    places = [ipywidgets.VBox([]) for _ in others]
+    tabs = ipywidgets.Tab([steps_tab(report), *places])
+    for number, name in enumerate(("Steps and operators", *(name for name, _ in others))):
+        tabs.set_title(number, name)
 
-    def show(name: str) -> None:
-        if name not in drawn:
-            drawn[name] = step_view(report, name)
-        image.value, table.value = drawn[name]
+    def opened(change: Mapping[str, Any]) -> None:
+        at = change["new"]
+        if at and not places[at - 1].children:
+            content = others[at - 1][1]()
+            places[at - 1].children = (content if content is not None else ipywidgets.HTML("Not measured."),)
 
-    def chosen(change: Mapping[str, Any]) -> None:
-        show(str(change["new"]))
+    tabs.observe(opened, names="selected_index")
+    return tabs
 
-    slider.observe(chosen, names="value")
-    show(MEAN)
-    below = ipywidgets.HBox([table, image], layout=ipywidgets.Layout(flex_flow="row wrap", align_items="flex-start"))
-    return ipywidgets.VBox([slider, below])
+
+def _saving(report: Report, trace: KeptTrace | None, saves: Saves) -> Any:
+    stem = re.sub(r"[^\w.-]+", "-", report.source.name or "").strip("-.") or "ipyprof"
+    if trace is None:
+        return save_tab(saves, stem, None)
+    title = f"ipyprof: {report.source.name or report.verdict.headline}"
+    return save_tab({"Save trace": (".json.gz", trace.write), **saves}, stem, perfetto_button(trace.packed, title))
 
 
 def close_panel(panel: Any) -> None:
@@ -66,27 +94,73 @@ def close_panel(panel: Any) -> None:
             part.close()
 
 
-def step_view(report: Report, name: str) -> tuple[bytes, str]:
-    """The donut (PNG) and the operator table (HTML) of the mean, unprofiled, or of one recorded step.
+def steps_tab(report: Report) -> Any:
+    """A slider over the mean and each recorded step, above that step's donut and rows: grouped, sorted, filtered."""
+    import ipywidgets
+
+    names = [MEAN, *(f"step {step['step']}" for step in report.views.get("per_step") or ())]
+    short = ipywidgets.Layout(width="200px")
+    slider = ipywidgets.SelectionSlider(
+        options=names,
+        value=MEAN,
+        description="step",
+        continuous_update=False,
+        disabled=len(names) == 1,
+        style=_CLOSE,
+        layout=ipywidgets.Layout(width="280px"),
+    )
+    group = ipywidgets.Dropdown(options=group_names(report), description="group by", layout=short, style=_CLOSE)
+    sort = ipywidgets.Dropdown(options=SORTS, description="sort by", layout=short, style=_CLOSE)
+    limit = ipywidgets.Dropdown(
+        options=LIMITS, description="rows", layout=ipywidgets.Layout(width="110px"), style=_CLOSE
+    )
+    words = ipywidgets.Text(placeholder="part of a name", description="filter", layout=short, style=_CLOSE)
+    if all(one.self_device_ms is None for one in report.operators):
+        sort.value = "host time"
+    image = ipywidgets.Image(
+        format="png",
+        value=b"",
+        layout=ipywidgets.Layout(width=f"{DONUT_SIZE[0]}px", flex="0 0 auto", object_fit="contain"),
+    )
+    table = ipywidgets.HTML(layout=ipywidgets.Layout(flex="1 1 620px", max_width="760px", min_width="0"))
+    rings: dict[str, tuple[bytes, str]] = {}
+
+    def show(_change: object = None) -> None:
+        name = slider.value
+        if name not in rings:
+            rings[name] = step_ring(report, name)
+        image.value, alt = rings[name]
+        table.value = rows_view(
+            report, name, group=group.value, sort=sort.value, words=words.value, limit=limit.value, alt=alt
+        )
+
+    for control in (slider, group, sort, limit, words):
+        control.observe(show, names="value")
+    show()
+    wrapped = ipywidgets.Layout(flex_flow="row wrap", align_items="flex-start")
+    controls = ipywidgets.HBox([slider, group, sort, limit, words], layout=wrapped)
+    return ipywidgets.VBox([controls, ipywidgets.HBox([table, image], layout=wrapped)])
+
+
+def step_ring(report: Report, name: str) -> tuple[bytes, str]:
+    """The donut (PNG and alt text) of the mean, unprofiled, or of one recorded step.
 
     Args:
         name: ``"mean"`` or ``"step 2"``.
     """
     culprit = culprit_of(report.verdict.cause)
     if name == MEAN:
-        png, alt = donut(step_parts(report.breakdown, culprit), report.steps.step_ms, culprit=culprit)
-        return png, _beside(alt, operators_table(report.operators))
-    steps: Sequence[Mapping[str, Any]] = report.views["per_step"]
-    step = next(step for step in steps if _step_name(step) == name)
-    png, alt = donut(step_parts(step["breakdown"], culprit), step["step_ms"], culprit=culprit, caption="recorded")
-    rows = decode(tuple[Operator, ...], step.get("operators") or (), "a step's operators")
-    return png, _beside(alt, operators_table(rows, recorded=True))
+        return donut(step_parts(report.breakdown, culprit), report.steps.step_ms, culprit=culprit)
+    step = next(one for one in report.views["per_step"] if f"step {one['step']}" == name)
+    return donut(step_parts(step["breakdown"], culprit), step["step_ms"], culprit=culprit, caption="recorded")
 
 
-def _step_name(step: Mapping[str, Any]) -> str:
-    return f"step {step['step']}"
-
-
-def _beside(alt: str, table: str) -> str:
-    """The table, with the donut's alt text for readers who do not see the picture (the Image widget has none)."""
-    return card(f'<div aria-label="{escape(alt)}">{table}</div>')
+def rows_view(report: Report, name: str, *, group: str, sort: str, words: str, limit: int, alt: str) -> str:
+    """The table of one step's rows as HTML, with the donut's alt text for readers who do not see the picture."""
+    step = name if knows_steps(group) else MEAN
+    rows = group_rows(report, group, step)
+    clock = "one step" if step == MEAN else "one recorded step"
+    if step != name:
+        clock += " (of the mean: single steps are not known)"
+    shown = rows_table(selected(rows, words, sort), rows, name=group, clock=clock, limit=limit)
+    return card(f'<div aria-label="{escape(alt)}">{shown}</div>')

@@ -171,7 +171,7 @@ def facts(report: Report) -> tuple[Fact, ...]:
         fourth = _missing("GPU waits")
     if verdict.next is not None:
         fifth = Fact(name="next bottleneck", value=cause_name(verdict.next))
-    elif verdict.cause == "inconclusive" or verdict.predicted_step_ms is None:
+    elif verdict.cause == "inconclusive" or verdict.predicted_step_ms is None or report.device is None:
         fifth = _missing("next bottleneck")
     else:
         value = "none above 5 %" if verdict.cause == "compute_bound" else "the GPU's own work"
@@ -263,6 +263,13 @@ def unjudged_text(bound: bool, tensor_core: bool) -> str:
     missing = [name for name, known in (("bound by", bound), ("Tensor Cores", tensor_core)) if not known]
     text = ", ".join(missing)
     return f"{text[0].upper()}{text[1:]}: {NOT_MEASURED}." if missing else ""
+
+
+def device_state_text(report: Report) -> str:
+    """One line on clock, power, link and other processes while steps ran; empty where the driver was not asked."""
+    state = report.views.get("device_state")
+    text = state.get("text") if isinstance(state, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 def ladder_lesson(report: Report) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable, Sequence
-from itertools import compress
-from typing import Any
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
 
-from ipyprof.trace.intern import interned
-from ipyprof.trace.kineto import ANY, NOTHING, Arguments
-from ipyprof.trace.model import Details, Int32, Int64
+from ipyprof.trace.kineto import NOTHING, Arguments, value_of
+from ipyprof.trace.model import Details, Int32
 
 COLLECTIVE_KEYS = (
     ("Collective name", "collective"),
@@ -24,62 +23,84 @@ COLLECTIVE_KEYS = (
     ("Process Group Ranks", "group_ranks"),
 )
 
+LARGEST_SIZE = 1 << 62
+"""No tensor has more elements along a dimension; sizes are multiplied, and their product must stay a number."""
+
+_Size = Annotated[int, msgspec.Meta(ge=-LARGEST_SIZE, le=LARGEST_SIZE)]
+
 # Dims and strides: a list per tensor, a list of lists per list of tensors.
-_SHAPES = msgspec.json.Decoder(tuple[tuple[int | tuple[int, ...], ...], ...])
+_SHAPES = msgspec.json.Decoder(tuple[tuple[_Size | tuple[_Size, ...], ...], ...])
 _TEXTS = msgspec.json.Decoder(tuple[str, ...])
 
 # No JSON text holds this byte, so joined texts stay distinct.
 _BETWEEN = b"\0"
 
 
-def collect_details(arguments: Sequence[Arguments], device: Int64, host: Int64) -> tuple[Int32, tuple[Details, ...]]:
-    """(n,) index of each event's details, -1 = none, and the distinct details.
+class DetailStore:
+    """Details of events by number, each distinct one decoded once."""
 
-    Args:
-        arguments: of all n events.
-        device: (d,) indices of the device work: grid, block, occupancy, bytes, collective.
-        host: (h,) indices of the operators and annotations: shapes, strides, types, concrete inputs, collective.
-    """
-    column = np.full(len(arguments), -1, np.int32)
-    join = _BETWEEN.join
-    work = [arguments[index] for index in device.tolist()]
-    # Keys are text and numbers wherever they can be: a tuple per event would keep the garbage collector busy.
-    keys: list[Hashable] = [
-        (join((args.grid, args.block, args.occupancy)), args.bytes, _collective_key(args))
-        if args.collective is not NOTHING or (args.bytes >= 0 and args.grid is not NOTHING)
-        else args.bytes
-        if args.grid is NOTHING
-        else join((args.grid, args.block, args.occupancy))
-        for args in work
-    ]
-    column[device], device_details = _distinct(work, keys, _device_details)
+    def __init__(self) -> None:
+        self._device_numbers: dict[Hashable, int] = {}
+        self._host_numbers: dict[Hashable, int] = {}
+        self._details: list[Details] = []
+        self._decoder = _Decoder()
 
-    ranges = [arguments[index] for index in host.tolist()]
-    told = [
-        args.shapes is not NOTHING or args.collective is not NOTHING or args.old_shapes is not NOTHING
-        for args in ranges
-    ]
-    host = host[np.fromiter(told, np.bool_, len(told))]
-    described = list(compress(ranges, told))
-    keys = [
-        join((args.shapes, args.dtypes, args.strides, args.concrete))
-        if args.collective is NOTHING and args.old_shapes is NOTHING
-        else (join((args.shapes, args.old_shapes, args.dtypes, args.strides, args.concrete)), _collective_key(args))
-        for args in described
-    ]
-    numbers, host_details = _distinct(described, keys, _Decoder().host_details)
-    column[host] = numbers + len(device_details)
-    return column, (*device_details, *host_details)
+    def details(self) -> tuple[Details, ...]:
+        """The distinct details by their number."""
+        return tuple(self._details)
 
+    def device_column(self, work: Sequence[Arguments]) -> Int32:
+        """(d,) number of the details of device work: grid, block, occupancy, bytes, collective."""
+        join = _BETWEEN.join
+        # Keys are text and numbers wherever they can be: a tuple takes longer to make and to compare.
+        keys: list[Hashable] = [
+            (join((args.grid, args.block, args.occupancy)), args.bytes, _collective_key(args))
+            if args.collective is not NOTHING or (args.bytes >= 0 and args.grid is not NOTHING)
+            else args.bytes
+            if args.grid is NOTHING
+            else join((args.grid, args.block, args.occupancy))
+            for args in work
+        ]
+        return self._column(work, keys, self._device_numbers, _device_details)
 
-def _distinct(
-    arguments: Sequence[Arguments], keys: list[Hashable], decoded: Callable[[Arguments], Details]
-) -> tuple[Int32, tuple[Details, ...]]:
-    """(n,) index of each event's details, and the details of the first event of each key."""
-    numbers, distinct = interned(keys)
-    first = np.empty(len(distinct), np.int64)
-    first[numbers[::-1]] = np.arange(len(keys))[::-1]
-    return numbers, tuple(decoded(arguments[index]) for index in first.tolist())
+    def host_column(self, ranges: Sequence[Arguments]) -> Int32:
+        """(h,) number of the details of operators and annotations, -1 = none: shapes, types, inputs, collective."""
+        join = _BETWEEN.join
+        keys: list[Hashable] = [
+            (
+                join((args.shapes, args.dtypes, args.strides, args.concrete))
+                if args.collective is NOTHING
+                else (join((args.shapes, args.dtypes, args.strides, args.concrete)), _collective_key(args))
+            )
+            if args.shapes is not NOTHING
+            else None
+            if args.collective is NOTHING and args.old_shapes is NOTHING
+            else (join((args.old_shapes, args.dtypes, args.strides, args.concrete)), _collective_key(args))
+            for args in ranges
+        ]
+        return self._column(ranges, keys, self._host_numbers, self._decoder.host_details)
+
+    def _column(
+        self,
+        arguments: Sequence[Arguments],
+        keys: list[Hashable],
+        numbers: dict[Hashable, int],
+        decoded: Callable[[Arguments], Details],
+    ) -> Int32:
+        """(n,) number of each event's details; new ones are decoded from the first event that has them."""
+        numbers.setdefault(None, -1)
+        found = list(map(numbers.get, keys))
+        if None in found:
+            for index, number in enumerate(found):
+                if number is not None:
+                    continue
+                key = keys[index]
+                known = numbers.get(key)
+                if known is None:
+                    known = numbers[key] = len(self._details)
+                    self._details.append(decoded(arguments[index]))
+                found[index] = known
+        return np.frombuffer(array("i", cast("list[int]", found)), np.int32)
 
 
 def _collective_key(args: Arguments) -> bytes:
@@ -87,12 +108,12 @@ def _collective_key(args: Arguments) -> bytes:
 
 
 def _device_details(args: Arguments) -> Details:
-    occupancy = None if args.occupancy is NOTHING else ANY.decode(args.occupancy)
+    occupancy = None if args.occupancy is NOTHING else value_of(args.occupancy)
     return Details(
         grid=_dimensions(args.grid),
         block=_dimensions(args.block),
         # 0 is what cuBLAS's nvjet kernels get: not measured.
-        occupancy=occupancy / 100 if isinstance(occupancy, (int, float)) and occupancy > 0 else None,
+        occupancy=occupancy / 100 if isinstance(occupancy, (int, float)) and 0 < occupancy <= 100 else None,
         moved_bytes=args.bytes if args.bytes >= 0 else None,
         collective=_collective(args),
     )
@@ -125,8 +146,8 @@ class _Decoder:
             pass
         try:
             value = expected.decode(text)
-        except msgspec.ValidationError:
-            value = _frozen(ANY.decode(text))
+        except (msgspec.DecodeError, RecursionError):
+            value = _frozen(value_of(raw))
         self._known[text] = value if isinstance(value, tuple) else None
         return self._known[text]
 
@@ -135,15 +156,19 @@ def _collective(args: Arguments) -> dict[str, Any] | None:
     if args.collective is NOTHING:
         return None
     values = {key: getattr(args, attribute) for key, attribute in COLLECTIVE_KEYS}
-    return {key: _frozen(ANY.decode(raw)) for key, raw in values.items() if raw is not NOTHING}
+    return {key: _frozen(value_of(raw)) for key, raw in values.items() if raw is not NOTHING}
 
 
 def _dimensions(raw: msgspec.Raw) -> tuple[int, ...] | None:
     if raw is NOTHING:
         return None
-    value = ANY.decode(raw)
-    return tuple(value) if isinstance(value, list) and all(isinstance(size, int) for size in value) else None
+    value = value_of(raw)
+    sound = isinstance(value, list) and all(isinstance(size, int) and abs(size) <= LARGEST_SIZE for size in value)
+    return tuple(value) if sound else None
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+    """Lists as tuples; a number that no size has is ``None``."""
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    return None if isinstance(value, (int, float)) and not abs(value) <= LARGEST_SIZE else value

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Hashable
-from typing import TypeVar
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
+
+from ipyprof.trace.model import Int32
 
 Value = TypeVar("Value", bound=Hashable)
 
 
-def interned(values: list[Value]) -> tuple[npt.NDArray[np.int32], tuple[Value, ...]]:
-    """(n,) int32 index of each value among the distinct ones, and those, in order of first appearance."""
-    # A new key gets the number of keys before it, without a Python call per value.
-    numbers: defaultdict[Value, int] = defaultdict()
-    numbers.default_factory = numbers.__len__
-    column = np.fromiter(map(numbers.__getitem__, values), np.int32, len(values))
-    return column, tuple(numbers)
+class Interner(Generic[Value]):
+    """Numbers values in order of first appearance, over several lists of them."""
+
+    def __init__(self) -> None:
+        # A new key gets the number of keys before it, without a Python call per value.
+        self._numbers: defaultdict[Value, int] = defaultdict()
+        self._numbers.default_factory = self._numbers.__len__
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def column(self, values: Iterable[Value]) -> Int32:
+        """(n,) int32 number of each value."""
+        return np.frombuffer(array("i", list(map(self._numbers.__getitem__, values))), np.int32)
+
+    def distinct(self) -> tuple[Value, ...]:
+        """The values by their number."""
+        return tuple(self._numbers)

@@ -71,8 +71,9 @@ CATEGORY_KINDS: dict[str, Kind] = {
     "overhead": Kind.OTHER,
 }
 
-_LINE = re.compile(re.escape(LINE_PREFIX) + r"\d+")
-_STEP = re.compile(re.escape(STEP_PREFIX) + r"\d+")
+# More digits than these are no line of a cell and no step: the name is from somewhere else.
+_LINE = re.compile(re.escape(LINE_PREFIX) + r"[0-9]{1,7}(?!\S)")
+_STEP = re.compile(re.escape(STEP_PREFIX) + r"[0-9]{1,15}(?!\S)")
 
 # The word must begin with the library's own prefix: kernels of users may hold the word anywhere else.
 _COLLECTIVE = re.compile(

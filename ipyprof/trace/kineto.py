@@ -41,6 +41,7 @@ class Arguments(Struct, gc=False):
     group_description: Raw = field(default=NOTHING, name="Process Group Description")
     group_ranks: Raw = field(default=NOTHING, name="Process Group Ranks")
     label: Any = field(default=None, name="name")
+    address: int = field(default=0, name="Addr")
     delta: int = field(default=0, name="Bytes")
     device_type: int = field(default=0, name="Device Type")
     device_id: int = field(default=-1, name="Device Id")
@@ -62,30 +63,6 @@ class Event(Struct, gc=False):
     id: int | str = 0
 
 
-class File(Struct):
-    """The file; the top-level keys that may follow the events by name, all others come from the head."""
-
-    traceEvents: list[Event]
-    baseTimeNanoseconds: int = 0
-    deviceProperties: Raw = NOTHING
-    distributedInfo: Raw = NOTHING
-    displayTimeUnit: Raw = NOTHING
-    schemaVersion: Raw = NOTHING
-    traceName: Raw = NOTHING
-    record_shapes: Raw = NOTHING
-    profile_memory: Raw = NOTHING
-    with_stack: Raw = NOTHING
-    with_flops: Raw = NOTHING
-    with_modules: Raw = NOTHING
-    ipyprof: Raw = NOTHING
-
-
-class RawFile(Struct):
-    """The file with events undecoded, for a file in which some do not fit ``Event``."""
-
-    traceEvents: list[Raw]
-
-
 class Device(Struct):
     """One element of ``deviceProperties``."""
 
@@ -97,9 +74,25 @@ class Device(Struct):
     totalGlobalMem: int | None = None
 
 
-FILE = msgspec.json.Decoder(File, strict=False)
-RAW_FILE = msgspec.json.Decoder(RawFile, strict=False)
+EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 EVENT = msgspec.json.Decoder(Event, strict=False)
+RAW = msgspec.json.Decoder(Raw)
+RAW_LIST = msgspec.json.Decoder(list[Raw])
 DEVICES = msgspec.json.Decoder(list[Device], strict=False)
 TOP = msgspec.json.Decoder(dict[str, Raw])
-ANY = msgspec.json.Decoder()
+_ANY = msgspec.json.Decoder()
+
+
+def value_of(raw: Raw) -> Any:
+    """The decoded value; broken UTF-8 in its texts is replaced, and what is no JSON at all is ``None``.
+
+    Text that was only skipped while the file was read was not looked at: this is where such damage shows.
+    """
+    try:
+        return _ANY.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
+        return _ANY.decode(bytes(raw).decode("utf-8", "replace"))
+    except (msgspec.DecodeError, RecursionError):
+        return None

@@ -48,7 +48,8 @@ class DeviceInfo:
 class MemoryRecords:
     """The ``[memory]`` records, sorted by time. All arrays are (m,).
 
-    ``device`` is -1 for the CPU. ``allocated_bytes`` and ``reserved_bytes`` are the totals after the record.
+    ``device`` is -1 for the CPU. ``allocated_bytes`` and ``reserved_bytes`` are the totals after the record;
+    ``address`` is the block's, 0 = not in the file; ``tid`` is the thread that asked.
     """
 
     time_ns: Int64
@@ -56,6 +57,8 @@ class MemoryRecords:
     delta_bytes: Int64
     allocated_bytes: Int64
     reserved_bytes: Int64
+    address: Int64
+    tid: Int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     ``device`` is -1 for the CPU; ``bytes`` is what the allocator gave for it where it says, else the storage's own
     size. ``role`` is ``parameter``, ``buffer``, ``gradient``, ``optimizer state``, ``tensor``, or ``graph``: saved by
-    autograd for the backward pass of the tensor named. ``variable`` is the name that ``name`` begins from.
+    autograd for the backward pass of the tensor named. ``variable`` is the name that ``name`` begins from, ``also``
+    another variable that holds the same tensor, such as the list that a loss was put into.
     """
 
     address: int
@@ -156,14 +160,14 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     role: str
     variable: str
+    also: str = ""
 
 
 class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
     """What torch's allocator held of one device when recording ended; bytes, unknown is ``None``.
 
     ``largest_free_bytes`` is the largest block that it has reserved and not given out; ``device_free_bytes`` and
-    ``device_total_bytes`` are the driver's; ``other_bytes`` is what other processes hold; ``expandable``: the setting
-    ``expandable_segments`` is on.
+    ``device_total_bytes`` are the driver's; ``expandable``: the setting ``expandable_segments`` is on.
     """
 
     device: int
@@ -172,7 +176,6 @@ class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
     largest_free_bytes: int | None = None
     device_free_bytes: int | None = None
     device_total_bytes: int | None = None
-    other_bytes: int | None = None
     expandable: bool = False
 
 
@@ -180,7 +183,8 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The request that failed, as torch's message tells it; bytes, unknown is ``None``.
 
     ``line`` is the cell's; ``device`` is -1 for the CPU; ``free_bytes`` of the device; ``allocated_bytes`` and
-    ``unused_bytes`` (reserved, not given out) of torch's allocator then; ``text`` is the message's first sentence.
+    ``unused_bytes`` (reserved, not given out) of torch's allocator then; ``text`` is the message. ``later``: the
+    request failed after the recording was over; ``owners`` are then those of that moment, the largest first.
     """
 
     device: int = 0
@@ -191,6 +195,8 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     allocated_bytes: int | None = None
     unused_bytes: int | None = None
     text: str = ""
+    later: bool = False
+    owners: tuple[Owner, ...] = ()
 
 
 class LoaderSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,6 +212,7 @@ class LoaderSeen(msgspec.Struct, frozen=True, kw_only=True):
         dataset: class of the dataset, behind torch's ``Subset``; without a module if the cell defines it.
         holds: ``tensors``, ``array``, ``list``, ``huggingface`` or ``other``: what its items come from.
         whole_batches: the dataset has ``__getitems__``.
+        own_collate: the loader's ``collate_fn`` is not torch's.
         formatted: what a Hugging Face dataset makes of its rows, such as ``torch``; empty: Python objects.
         on_gpu: the dataset holds a tensor or a module on a GPU.
         importable: a new process finds the dataset's class and the collate function by their names.
@@ -227,6 +234,7 @@ class LoaderSeen(msgspec.Struct, frozen=True, kw_only=True):
     dataset: str = ""
     holds: str = "other"
     whole_batches: bool | None = None
+    own_collate: bool | None = None
     formatted: str | None = None
     on_gpu: bool | None = None
     importable: bool | None = None
@@ -306,6 +314,7 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
         out_of_memory: the request that the cell failed with, or ``None``.
         notes: sentences for the trust section, each ``(check, status, text)``.
         items: work per step, or ``None``; unit: its name.
+        name: the run's title, or ``None``.
     """
 
     version: int = 1
@@ -344,3 +353,4 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[tuple[str, str, str], ...] = ()
     items: float | None = None
     unit: str = "items"
+    name: str | None = None

@@ -1,4 +1,4 @@
-"""A file of torch.profiler as a ``Trace``: one pass of typed decoding, then one column at a time."""
+"""A file of torch.profiler as a ``Trace``: typed decoding piece by piece, each into columns while it is near."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ import msgspec
 import numpy as np
 
 from ipyprof.errors import TraceError
-from ipyprof.trace import source
-from ipyprof.trace.clock import UNKNOWN_NS, nanoseconds
-from ipyprof.trace.details import collect_details
-from ipyprof.trace.intern import interned
-from ipyprof.trace.kinds import CATEGORY_KINDS, DEVICE_KINDS, Kind, call_role, event_kind
-from ipyprof.trace.kineto import ABSENT, DEVICES, NOTHING, Arguments, Event
+from ipyprof.trace import pieces, source
+from ipyprof.trace.columns import ABSURD_NS, EventColumns
+from ipyprof.trace.kinds import CATEGORY_KINDS, Kind, call_role, event_kind
+from ipyprof.trace.kineto import DEVICES, NOTHING, value_of
 from ipyprof.trace.model import DeviceInfo, Int32, Int64, LiveRecord, MemoryRecords, Trace, UInt8
+from ipyprof.trace.refusal import refusal
 
-ABSURD_NS = 10**15
-"""Durations above this, eleven days, are damage."""
+SMALL_BYTES = 1 << 16
+"""Top-level values above this are no metadata."""
 
-FIRST_TEXT_ID = -(1 << 40)
-"""Text ids count down from here, below every number that a file uses."""
+FAR_OFF = "events more than eleven days from the others"
+"""What a damaged time looks like; sums over such spans would not be exact."""
 
-HOST_RANGES = (Kind.OPERATOR, Kind.ANNOTATION, Kind.STEP, Kind.LINE, Kind.LOADER)
+LARGEST = 1 << 62
+"""No sound number of a live record is larger: not a time in ns, not a size in bytes."""
 
 _APART = frozenset({"traceEvents", "deviceProperties", "ipyprof", "baseTimeNanoseconds"})
-_NO_ARGUMENTS = Arguments()
 
 
 def read_trace(path: str | PathLike[str]) -> Trace:
@@ -48,6 +47,7 @@ def parse_trace(data: bytes, path: str = "trace") -> Trace:
         TraceError: they are no readable trace, with what was found.
     """
     # The events are many objects and none of them is a cycle: each pass of the collector over them is for nothing.
+    path = source.shown(path)
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -58,95 +58,85 @@ def parse_trace(data: bytes, path: str = "trace") -> Trace:
 
 
 def _parsed(data: bytes, path: str) -> Trace:
-    file, top, damage = source.decode(data, path)
-    events = file.traceEvents
-    complete = [event for event in events if event.ph == "X"]
-    others = [event for event in events if event.ph != "X"]
-    memory = [event for event in others if event.name == "[memory]" and event.args is not None]
-    flows = [event for event in others if event.cat == "fwdbwd"]
-
-    start_ns, dur_ns, complete = _sound(complete, damage)
-    if not complete:
+    decoded, columns = _columns(data, path)
+    start_ns, dur_ns = columns.column("start_ns"), columns.column("dur_ns")
+    damage = {**decoded.damage, **columns.damage}
+    if not len(start_ns):
+        if decoded.records and decoded.records == damage.get(pieces.UNFIT):
+            what = f"{path} is a list of {decoded.records:,} records that are no events"
+            raise TraceError(what, source.ALLOWED, source.EXPORT)
         raise TraceError(f"{path} is a trace without any complete event", source.ALLOWED, "record at least one step")
-    memory_ns, memory = _timed(memory)
-    flows_ns, flows = _timed(flows)
-    origin_ns = int(min(start_ns.min(), memory_ns.min(initial=np.iinfo(np.int64).max)))
-
-    # Columns are filled in the file's order, which is the order in memory, and sorted as arrays.
-    arguments = [event.args or _NO_ARGUMENTS for event in complete]
-    name, names = interned([event.name for event in complete])
-    kind = _kinds([event.cat for event in complete], name, names)
-    ids = _Ids()
-    pid = ids.column([event.pid for event in complete])
-    tid = ids.column([event.tid for event in complete])
-    device, stream = _places(arguments, kind, pid, tid)
-    host = np.flatnonzero(np.isin(kind, HOST_RANGES))
-    detail, details = collect_details(arguments, np.flatnonzero(np.isin(kind, DEVICE_KINDS)), host)
+    memory_ns = columns.memory_column("time_ns")
     order = np.lexsort((-dur_ns, start_ns))
+    first, last = _recorded(start_ns[order], memory_ns)
+    order = order[(start_ns[order] >= first) & (start_ns[order] <= last)]
+    if len(order) < len(start_ns):
+        damage[FAR_OFF] = len(start_ns) - len(order)
+    remembered = np.flatnonzero((memory_ns >= first) & (memory_ns <= last))
+    origin_ns = int(min(start_ns[order].min(), memory_ns[remembered].min(initial=np.iinfo(np.int64).max)))
 
+    def sorted_column(name: str) -> Any:
+        return columns.column(name)[order]
+
+    names = columns.names.distinct()
+    name = sorted_column("name")
+    kind = _kinds(sorted_column("category"), columns.categories.distinct(), name, names)
+    tid = sorted_column("tid")
+    base = value_of(decoded.top.get("baseTimeNanoseconds", NOTHING))
     return Trace(
         start_ns=start_ns[order] - origin_ns,
         dur_ns=dur_ns[order],
-        kind=kind[order],
-        role=_roles(kind, name, names)[order],
-        name=name[order],
-        pid=pid[order],
-        tid=tid[order],
-        device=device[order],
-        stream=stream[order],
-        correlation=_wrapped([args.correlation for args in arguments])[order],
-        external_id=_wrapped([args.external or args.old_external for args in arguments])[order],
-        sequence=_wrapped([args.sequence for args in arguments])[order],
-        detail=detail[order],
+        kind=kind,
+        role=_roles(kind, name, names),
+        name=name,
+        pid=sorted_column("pid"),
+        tid=tid,
+        device=sorted_column("device").astype(np.int32),
+        stream=sorted_column("stream"),
+        correlation=sorted_column("correlation"),
+        external_id=sorted_column("external_id"),
+        sequence=sorted_column("sequence"),
+        detail=sorted_column("detail"),
         names=names,
-        details=details,
-        memory=_memory(memory, memory_ns - origin_ns),
-        flows=_flows(flows, flows_ns - origin_ns, ids),
+        details=columns.details.details(),
+        memory=_memory(columns, memory_ns[remembered] - origin_ns, remembered),
+        flows=_flows(columns, origin_ns),
         origin_ns=origin_ns,
-        base_ns=file.baseTimeNanoseconds,
-        devices=_devices(top.get("deviceProperties", NOTHING), damage),
-        metadata=source.small_values(top, _APART),
-        thread_names=_thread_names(others, ids, set(np.unique(tid[kind <= Kind.CALL]).tolist())),
+        base_ns=base if isinstance(base, int) else 0,
+        devices=_devices(decoded.top.get("deviceProperties", NOTHING), damage),
+        metadata=_small_values(decoded.top),
+        thread_names=_thread_names(columns, set(np.unique(tid[kind <= Kind.CALL]).tolist())),
         damage=damage,
-        live=_live(top.get("ipyprof", NOTHING), damage),
+        live=_live(decoded.top.get("ipyprof", NOTHING), damage),
         path=path,
     )
 
 
-def _sound(events: list[Event], damage: dict[str, int]) -> tuple[Int64, Int64, list[Event]]:
-    """Start and duration of the events that have both, and those events; the others are counted in ``damage``."""
-    starts = nanoseconds([event.ts for event in events])
-    durations = np.fromiter([event.dur for event in events], np.float64, len(events))
-    no_start = starts == UNKNOWN_NS
-    no_duration = ~no_start & np.isnan(durations)
-    negative = ~no_start & (durations < 0)
-    absurd = ~no_start & (durations > ABSURD_NS / 1000)
-    for reason, wrong in (
-        ("events without a start", no_start),
-        ("events without a duration", no_duration),
-        ("events that end before they start", negative),
-        ("events of more than eleven days", absurd),
-    ):
-        if wrong.any():
-            damage[reason] = int(wrong.sum())
-    sound = ~(no_start | no_duration | negative | absurd)
-    if not sound.all():
-        events = [events[index] for index in np.flatnonzero(sound).tolist()]
-    # Durations are short enough for a float64 to hold every nanosecond.
-    return starts[sound], np.rint(durations[sound] * 1000).astype(np.int64), events
+def _columns(data: bytes, path: str) -> tuple[pieces.Decoded, EventColumns]:
+    """What the fastest pass that the text allows leaves.
+
+    Raises:
+        TraceError: no pass finds events.
+    """
+    first: msgspec.DecodeError | None = None
+    for take in pieces.passes(data, path):
+        decoded, columns = pieces.Decoded(), EventColumns()
+        try:
+            for events in take(decoded):
+                columns.add(events)
+            if first is None or decoded.records:
+                return decoded, columns
+        except msgspec.DecodeError as error:
+            first = first or error
+        except RecursionError as error:
+            raise TraceError(f"{path} is JSON nested too deeply for a trace", source.ALLOWED, source.EXPORT) from error
+    raise refusal(data, path, first) from first
 
 
-def _timed(events: list[Event]) -> tuple[Int64, list[Event]]:
-    times = nanoseconds([event.ts for event in events])
-    known = times != UNKNOWN_NS
-    return times[known], [events[index] for index in np.flatnonzero(known).tolist()]
-
-
-def _kinds(categories: list[str], name: Int32, names: tuple[str, ...]) -> UInt8:
+def _kinds(category: Int32, categories: tuple[str, ...], name: Int32, names: tuple[str, ...]) -> UInt8:
     """(n,) kinds, decided once per distinct (category, name)."""
-    category, distinct = interned(categories)
-    kinds = np.full(len(categories), Kind.OTHER, np.uint8)
-    for number, text in enumerate(distinct):
+    kinds = np.full(len(category), Kind.OTHER, np.uint8)
+    for number, text in enumerate(categories):
         if text not in CATEGORY_KINDS:
             continue
         rows = np.flatnonzero(category == number)
@@ -171,99 +161,61 @@ def _roles(kind: UInt8, name: Int32, names: tuple[str, ...]) -> UInt8:
     return roles
 
 
-class _Ids:
-    """Process and thread ids as int64: numbers as they are, text as negative numbers."""
+def _recorded(start_ns: Int64, memory_ns: Int64) -> tuple[int, int]:
+    """(first, last) ns that a recording can hold around its middle event; everything unless some are far off.
 
-    def __init__(self) -> None:
-        self._numbers: dict[int | str | None, int] = {}
-        self._texts = 0
-
-    def number(self, value: int | str | None) -> int:
-        """The id's number, the same one at every call."""
-        known = self._numbers.get(value)
-        if known is None:
-            known = self._numbers[value] = self._new(value)
-        return known
-
-    def column(self, values: list[int | str | None]) -> Int64:
-        """(n,) int64 numbers of the ids."""
-        return _wrapped([value if value.__class__ is int else self.number(value) for value in values])
-
-    def _new(self, value: int | str | None) -> int:
-        if isinstance(value, str):
-            try:
-                value = int(value)
-            except ValueError:
-                self._texts += 1
-                return FIRST_TEXT_ID - self._texts
-        return 0 if value is None else _wrap(value)
+    Args:
+        start_ns: (n,) int64, sorted, not empty.
+    """
+    first, last = int(start_ns[0]), int(start_ns[-1])
+    if len(memory_ns):
+        first, last = min(first, int(memory_ns.min())), max(last, int(memory_ns.max()))
+    if last - first <= ABSURD_NS:
+        return first, last
+    middle = int(start_ns[len(start_ns) // 2])
+    return middle - ABSURD_NS, middle + ABSURD_NS
 
 
-def _wrap(value: int) -> int:
-    """``value`` as a signed 64-bit number: one to one for all unsigned 64-bit ones."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def _wrapped(values: list[int]) -> Int64:
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except OverflowError:
-        return np.fromiter(map(_wrap, values), np.int64, len(values))
-
-
-def _places(arguments: list[Arguments], kind: UInt8, pid: Int64, tid: Int64) -> tuple[Int32, Int64]:
-    """(n,) device and (n,) stream; -1 on the host. Old files have the two as process and thread only."""
-    work = np.isin(kind, (*DEVICE_KINDS, Kind.GPU_ANNOTATION))
-    rows = np.flatnonzero(work | (kind == Kind.CUDA_SYNC))
-    device = np.full(len(kind), -1, np.int64)
-    stream = np.full(len(kind), -1, np.int64)
-    there = [arguments[index] for index in rows.tolist()]
-    device[rows] = _wrapped([args.device for args in there])
-    # Calls of ROCm have addresses here as text; device work has numbers.
-    stream[rows] = _wrapped([args.stream if isinstance(args.stream, int) else ABSENT for args in there])
-    device = np.where(device == ABSENT, pid, device)
-    stream = np.where(stream == ABSENT, tid, stream)
-    return np.where(np.abs(device) < 1 << 31, device, -1).astype(np.int32), stream
-
-
-def _memory(events: list[Event], time_ns: Int64) -> MemoryRecords:
-    order = np.argsort(time_ns, kind="stable")
-    records = [args for index in order.tolist() if (args := events[index].args) is not None]
-    # Device types: 0 is the CPU; 1 CUDA, 6 HIP and the rest are devices.
-    device = [-1 if args.device_type == 0 else args.device_id for args in records]
+def _memory(columns: EventColumns, time_ns: Int64, rows: Int64) -> MemoryRecords:
+    by_time = np.argsort(time_ns, kind="stable")
+    order = rows[by_time]
     return MemoryRecords(
-        time_ns=time_ns[order],
-        device=_wrapped(device).astype(np.int32),
-        delta_bytes=_wrapped([args.delta for args in records]),
-        allocated_bytes=_wrapped([args.allocated for args in records]),
-        reserved_bytes=_wrapped([args.reserved for args in records]),
+        time_ns=time_ns[by_time],
+        device=columns.memory_column("device")[order].astype(np.int32),
+        delta_bytes=columns.memory_column("delta_bytes")[order],
+        allocated_bytes=columns.memory_column("allocated_bytes")[order],
+        reserved_bytes=columns.memory_column("reserved_bytes")[order],
+        address=columns.memory_column("address")[order],
+        tid=columns.memory_column("tid")[order],
     )
 
 
-def _flows(events: list[Event], time_ns: Int64, ids: _Ids) -> Int64:
+def _flows(columns: EventColumns, origin_ns: int) -> Int64:
     """(k, 4) int64: forward tid, forward ns, backward tid, backward ns, sorted by forward time."""
     ends: dict[str, dict[int | str, tuple[int, int]]] = {"s": {}, "f": {}}
-    for event, time in zip(events, time_ns.tolist(), strict=True):
-        if event.ph in ends:
-            ends[event.ph].setdefault(event.id, (ids.number(event.tid), time))
+    for phase, key, thread, time in columns.flows:
+        ends[phase].setdefault(key, (thread, time - origin_ns))
     starts, finishes = ends["s"], ends["f"]
     rows = [(*starts[key], *finishes[key]) for key in starts.keys() & finishes.keys()]
     rows.sort(key=lambda row: (row[1], row[3], row))
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
-def _thread_names(events: list[Event], ids: _Ids, threads: set[int]) -> dict[int, str]:
+def _thread_names(columns: EventColumns, threads: set[int]) -> dict[int, str]:
     """Host thread → its name; a thread without one gets its process's name where the two ids are the same."""
     named: dict[int, str] = {}
     processes: dict[int, str] = {}
-    for event in events:
-        if event.ph == "M" and event.args is not None and isinstance(event.args.label, str):
-            if event.name == "thread_name":
-                named.setdefault(ids.number(event.tid), event.args.label)
-            elif event.name == "process_name":
-                processes.setdefault(ids.number(event.pid), event.args.label)
+    for is_thread, number, label in columns.labels:
+        (named if is_thread else processes).setdefault(number, label)
     both = {**processes, **named}
     return {tid: both[tid] for tid in sorted(threads & both.keys())}
+
+
+def _small_values(top: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    """The decoded values of the small top-level keys."""
+    return {
+        key: value_of(raw) for key, raw in top.items() if key not in _APART and memoryview(raw).nbytes <= SMALL_BYTES
+    }
 
 
 def _devices(raw: msgspec.Raw, damage: dict[str, int]) -> tuple[DeviceInfo, ...]:
@@ -271,7 +223,7 @@ def _devices(raw: msgspec.Raw, damage: dict[str, int]) -> tuple[DeviceInfo, ...]
         return ()
     try:
         devices = DEVICES.decode(raw)
-    except msgspec.ValidationError:
+    except (msgspec.DecodeError, RecursionError):
         damage["device properties of an unknown form"] = 1
         return ()
     return tuple(
@@ -290,7 +242,21 @@ def _live(raw: Any, damage: dict[str, int]) -> LiveRecord | None:
     if raw is NOTHING:
         return None
     try:
-        return msgspec.json.decode(raw, type=LiveRecord)
-    except msgspec.ValidationError:
-        damage["a live record of another version"] = 1
-        return None
+        live = msgspec.json.decode(raw, type=LiveRecord)
+        by_device = (*live.device_names, *live.memory_peak_bytes)
+        sound = _in_range(msgspec.to_builtins(live)) and all(index.isdecimal() for index in by_device)
+    except (msgspec.DecodeError, RecursionError):
+        sound = False
+    if sound:
+        return live
+    damage["a live record of another version"] = 1
+    return None
+
+
+def _in_range(value: Any) -> bool:
+    """Whether every number in it is one that columns can hold."""
+    if isinstance(value, dict):
+        return all(map(_in_range, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_in_range, value))
+    return not isinstance(value, (int, float)) or abs(value) < LARGEST

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ipyprof.capture.cell import compile_cell, detector_for, run_cell
 from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
+from ipyprof.trace.model import LoaderSeen
 
 
 class FakeSession:
@@ -17,12 +19,15 @@ class FakeSession:
         log: every call but ``range`` and ``check_limit``, such as ``"plan 6 1"`` and ``"mark 2"``.
         described: the arguments of ``describe``.
         ranges: the lines of the ranges that were asked for.
+        iterable, loaders: the arguments of ``draws``.
     """
 
     def __init__(self, *, record: range = range(0), over_after: int = 2**60) -> None:
         self.log: list[str] = []
         self.described: list[dict[str, Any]] = []
         self.ranges: list[int] = []
+        self.iterable = ""
+        self.loaders: Callable[[], tuple[LoaderSeen, ...]] = tuple
         self.recording = False
         self.over = False
         self._record = record
@@ -65,6 +70,9 @@ class FakeSession:
 
     def describe(self, **fields: Any) -> None:
         self.described.append(fields)
+
+    def draws(self, iterable: str, loaders: Callable[[], tuple[LoaderSeen, ...]]) -> None:
+        self.iterable, self.loaders = iterable, loaders
 
     def range(self, line: int) -> AbstractContextManager[Any]:
         self.ranges.append(line)

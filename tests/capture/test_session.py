@@ -455,31 +455,31 @@ class TestEnds:
         recording.discard()
 
     def test_the_limit_stops_at_a_mark(self) -> None:
-        session = Session(Options(limit_s=0.05))
+        session = Session(Options(limit_s=0.2))
         session.plan(remaining=None)
         for _ in range(5):
             session.mark()
-        time.sleep(0.06)
+        time.sleep(0.22)
 
         session.mark()
 
         assert not session.recording
         recording = session.finish()
-        assert recording.live.partial == "stopped after 0.05 s (--limit) with 2 of 3 steps"
+        assert recording.live.partial == "stopped after 0.2 s (--limit) with 2 of 3 steps"
         recording.discard()
 
     def test_the_limit_stops_inside_a_step_when_asked(self) -> None:
-        session = Session(Options(limit_s=0.05))
+        session = Session(Options(limit_s=0.2))
         session.plan(remaining=None)
         for _ in range(5):
             session.mark()
-        time.sleep(0.06)
+        time.sleep(0.22)
 
         session.check_limit()
 
         assert not session.recording
         recording = session.finish()
-        assert recording.live.partial == "stopped after 0.05 s (--limit) in step 2 of 3"
+        assert recording.live.partial == "stopped after 0.2 s (--limit) in step 2 of 3"
         assert step_names(recording.trace_path) == ["ProfilerStep#4"]
         recording.discard()
 

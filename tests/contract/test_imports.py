@@ -34,7 +34,11 @@ OURS: dict[str, frozenset[str]] = {
     "delivery": EVERYTHING,
     "demo": EVERYTHING,
     "history": EVERYTHING,
+    "joint": EVERYTHING,
+    "rank_delivery": EVERYTHING,
+    "rank_files": EVERYTHING,
     "running": EVERYTHING,
+    "showing": EVERYTHING,
     "surface": EVERYTHING,
 }
 """Room or module → the rooms or modules of ours that it may import beside its own."""
@@ -58,7 +62,11 @@ OTHERS: dict[str, frozenset[str]] = {
     "delivery": EVERYTHING,
     "demo": EVERYTHING,
     "history": EVERYTHING,
+    "joint": EVERYTHING,
+    "rank_delivery": EVERYTHING,
+    "rank_files": EVERYTHING,
     "running": EVERYTHING,
+    "showing": EVERYTHING,
     "surface": EVERYTHING,
 }
 """Room or module → the packages outside the standard library that it may import."""

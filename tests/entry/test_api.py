@@ -299,12 +299,14 @@ def test_other_files_are_refused_in_one_sentence(tmp_path: Path, content: bytes 
         ipyprof.load(path)
 
 
-def test_folders_and_lists_are_refused(tmp_path: Path) -> None:
-    # given several files at once, when they are loaded, then one sentence asks for one
-    with pytest.raises(IpyprofError, match="is a folder; load\\(\\) takes the path of one file"):
+def test_folders_and_lists_without_a_trace_are_refused(tmp_path: Path) -> None:
+    # given several files at once and none of them a trace, when they are loaded, then one sentence says so
+    with pytest.raises(IpyprofError, match="is a folder without .json or .json.gz files"):
         ipyprof.load(tmp_path)
-    with pytest.raises(IpyprofError, match="load\\(list\\); load\\(\\) takes the path of one file"):
-        ipyprof.load(["a.json", "b.json"])  # type: ignore[arg-type]
+    with pytest.raises(IpyprofError, match="none of 2 files is a trace"):
+        ipyprof.load(["a.json", "b.json"])
+    with pytest.raises(IpyprofError, match="a list of int"):
+        ipyprof.load([1, 2])  # type: ignore[list-item]
 
 
 def test_trace_error_is_one_of_ours() -> None:

@@ -354,7 +354,7 @@ def test_syntax_error_shows_none_of_the_compilers_frames(
 def test_page_is_written_through_a_link(shell: InteractiveShell, tmp_path: Path) -> None:
     # given a link to a file elsewhere
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "real.html").write_text("old")
+    (tmp_path / "elsewhere" / "real.html").write_text("<!DOCTYPE html>old")
     (tmp_path / "page.html").symlink_to(Path("elsewhere") / "real.html")
     # when a page is written to the link, then it is still one, and the file has the page
     run(shell, f"%%gpuprofile -q --html page.html\n{LOOP}")

@@ -240,9 +240,14 @@ def test_the_driver_tells_the_utilisation(product: Callable[[], torch.Tensor]) -
     pytest.importorskip("pynvml")
     recording = run_loop(Session(Options()), product, 400)
 
-    share = recording.live.utilization
+    share, state = recording.live.utilization, recording.live.device_state
 
     assert share is None or 0.5 < share <= 1
+    assert state is not None
+    assert state.missing == ""
+    assert state.max_sm_clock_mhz is not None
+    assert state.sm_clock_mhz is None or 0 < state.sm_clock_mhz <= state.max_sm_clock_mhz
+    assert state.power_w is None or state.power_w > 0
     recording.discard()
 
 

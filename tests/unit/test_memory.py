@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipyprof.analysis.memory import MOST_POINTS, DeviceMemory, MemorySummary, line_number, memory_view, thin
+from ipyprof.analysis.memory import (
+    ALLOCATED,
+    FREED,
+    MOST_POINTS,
+    RETRIED,
+    DeviceMemory,
+    MemorySummary,
+    allocator_calls,
+    line_number,
+    memory_view,
+    thin,
+)
 from ipyprof.analysis.steps import find_steps
 from tests.builder import TraceBuilder
 
@@ -128,6 +139,26 @@ def test_the_peak_in_backward_names_its_operator_and_the_lines(builder: TraceBui
     assert (view.peak_operator, view.peak_line) == ("MmBackward0", 4)
 
 
+def test_the_peak_names_its_range_and_its_step(builder: TraceBuilder) -> None:
+    builder.annotation("encoder", 110, 150)
+    builder.annotation("encoder.attention", 115, 140)
+    builder.memory(130, 9 * MB, 19 * MB, 20 * MB)
+
+    view = only(builder)
+
+    assert (view.peak_range, view.peak_step) == ("encoder.attention", 1)
+
+
+def test_each_line_has_the_most_that_was_allocated_while_it_ran(builder: TraceBuilder) -> None:
+    builder.line(3, 110, 150)
+    builder.line(4, 150, 190)
+    builder.memory(120, 9 * MB, 19 * MB, 20 * MB)
+    builder.memory(130, -5 * MB, 14 * MB, 20 * MB)
+    builder.memory(160, -4 * MB, 10 * MB, 20 * MB)
+
+    assert only(builder).line_peaks == {3: 19 * MB, 4: 10 * MB}
+
+
 def test_a_peak_between_operators_names_none(builder: TraceBuilder) -> None:
     builder.op("aten::mm", 110, 120)
     builder.memory(130, 9 * MB, 19 * MB, 20 * MB)
@@ -223,6 +254,35 @@ def test_thinning_keeps_the_extremes_of_each_stretch() -> None:
         stretch = value[begin : begin + 10]
         drawn = value[kept[(kept >= begin) & (kept < begin + 10)]]
         assert (drawn.min(), drawn.max()) == (stretch.min(), stretch.max())
+
+
+def test_calls_to_the_driver_are_marks_with_their_time_in_the_step() -> None:
+    """E8: empty_cache in every step, a retry, and what a growing cache takes."""
+    builder = TraceBuilder()
+    for step in range(3):
+        builder.step(step, at=1_000 * step, end=1_000 * step + 1_000)
+    builder.call("cudaMalloc", 100, 40)
+    for number in range(3):
+        builder.call("cudaFree", 1_300 + 50 * number, 30)
+    builder.call("cudaFree", 2_200, 20)
+    builder.call("cudaMalloc", 2_230, 50)
+    builder.call("cudaMalloc", 5_000, 50)
+    trace = builder.trace()
+
+    calls = allocator_calls(trace, find_steps(trace).marks_ns)
+
+    assert [(call.at_ns, call.dur_ns, call.count, call.what, call.step) for call in calls] == [
+        (100_000, 40_000, 1, ALLOCATED, 0),
+        (1_300_000, 90_000, 3, FREED, 1),
+        (2_200_000, 70_000, 2, RETRIED, 2),
+    ]
+
+
+def test_pinned_host_memory_is_no_call_of_the_allocator(builder: TraceBuilder) -> None:
+    builder.call("cudaHostAlloc", 10, 40)
+    builder.memory(20, 1 * MB, 20 * MB, 30 * MB)
+
+    assert view_of(builder).calls == ()
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,17 @@ def test_collective_that_finds_no_room_keeps_its_delay_behind_what_it_waited_for
     assert replay(program, once=True).record_start[collective] == 620_000.0
 
 
+def test_work_launched_behind_the_end_of_what_it_was_told_to_wait_for_is_late_by_itself() -> None:
+    """Python for 18 ms between the wait and the launch."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=20_000)
+    builder.launch(10, 5, "one", 20, 100)
+    builder.call("cudaStreamWaitEvent", 20, 2)
+    builder.launch(18_000, 5, "other", 18_030, 50, stream=9)
+
+    assert program_of(builder.trace()).depends.tolist() == [-1, -1]
+
+
 def test_late_work_that_was_told_to_wait_for_nothing_depends_on_nothing() -> None:
     builder = TraceBuilder()
     builder.step(0, at=0, end=100)

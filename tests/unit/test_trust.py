@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from ipyprof.analysis.profile import Profile, analyse
+from ipyprof.diagnosis.clocks import shifted
 from ipyprof.diagnosis.confidence import confidence, unprofiled_spread
 from ipyprof.diagnosis.trust import checks
+from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.trace.model import LiveRecord
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
@@ -185,6 +187,46 @@ def test_kernels_before_their_launch_fail_the_clocks() -> None:
     builder.launch(200, 5, "b", 205, 10)
 
     assert said(of_a_file(builder))["clocks"] == ("fail", "1 kernel before the launch: host and GPU clocks disagree")
+
+
+def test_a_few_kernels_before_their_launch_lower_the_confidence_only() -> None:
+    """One of thirty."""
+    builder = TraceBuilder()
+    builder.step(0, 0, 1_000)
+    builder.step(1, 1_000, 2_000)
+    for at in range(30):
+        builder.launch(60 * at, 5, "a", 60 * at + 7 - 50 * (at == 12), 20)
+    profile = of_a_file(builder)
+
+    level, reasons = confidence(profile)
+
+    assert (level, shifted(profile)) == ("low", False)
+    assert "1 kernel before the launch: host and GPU clocks disagree" in reasons
+
+
+def test_a_shifted_gpu_clock_is_no_idle_gpu() -> None:
+    """A1, B10: every kernel 40 ms before its launch: nothing is claimed."""
+    builder = TraceBuilder()
+    for step in range(3):
+        builder.step(step, 50_000 + 1_000 * step, 51_000 + 1_000 * step)
+        for at in range(10):
+            builder.launch(50_000 + 1_000 * step + 90 * at, 5, "a", 10_000 + 1_000 * step + 90 * at, 20)
+
+    findings, verdict = diagnose(of_a_file(builder))
+
+    assert verdict.cause == "inconclusive"
+    assert "host and GPU clocks disagree" in verdict.headline
+    assert not [finding for finding in findings if finding.status == "found"]
+
+
+def test_a_launch_that_loads_its_kernel_is_no_shifted_clock() -> None:
+    """The call takes 9 ms, the kernel starts at its end."""
+    builder = TraceBuilder()
+    for step in range(2):
+        builder.step(step, 20_000 * step, 20_000 * step + 20_000)
+        builder.launch(20_000 * step + 10, 9_000, "a", 20_000 * step + 9_015, 100)
+
+    assert said(analyse(builder.trace(), live("", 20_000)))["clocks"][0] == "ok"
 
 
 def test_small_jitter_of_the_clocks_is_fine() -> None:

@@ -1,0 +1,201 @@
+"""Who enters the collectives last, how often, by how much, and what of its own work that rank has more of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipyprof.analysis.rank_causes import Why, why_late
+from ipyprof.analysis.rank_clocks import Clocks, align
+from ipyprof.analysis.rank_costs import CollectiveCost, Entry, cost_of, entries_of
+from ipyprof.analysis.rank_delays import delays_of, median_over
+from ipyprof.analysis.rank_matching import GroupMatch, match, relative_bases
+from ipyprof.analysis.rank_summary import RankSummary
+
+LATE_SHARE = 0.05  # of the step; the same share as every finding's (diagnosis/thresholds.py)
+VARYING_SHARE = 0.10  # of the step; the latest of several ranks is late by chance, more so the more there are
+RESIDUALS = 2.0  # a delay must also be over this many times what the clocks are off
+MOSTLY = 0.5  # of the compared steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """The late rank.
+
+    Attributes:
+        late_ns: median over the steps of how much later than the median of the others it is ready.
+        recoverable_ns: how much of that would be gained: the next late rank is late as well.
+        steps_late: steps in which no rank is later.
+        why: what it has more of than the median of the others.
+    """
+
+    rank: int
+    late_ns: float
+    recoverable_ns: float
+    steps_late: int
+    why: Why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What several ranks say together.
+
+    Attributes:
+        state: ``straggler``, ``balanced``, ``varying`` (late ranks change from step to step), or ``unknown``.
+        reason: why it is unknown, or empty.
+        straggler: the late rank, or ``None``; others: further ranks that are late, the latest first.
+        late_ns: rank → median over the steps of its delay; negative = early.
+        steps_late: rank → steps in which it was the latest.
+        last_share: rank → share of the collectives that it was the last one ready for.
+        steps: steps that were compared.
+        step_ns: one step: the median over the ranks, unprofiled where it was timed.
+        worst_ns: the largest delay of a step.
+        waiting_ns: rank → time per step in collectives beyond their latency.
+        clocks: how the clocks were brought together; apart: ranks that share no collective with the others.
+        costs: by kind, the longest first.
+        entries: of the step with the largest delay, at most 12.
+        entries_step: that step's number.
+        lanes: rank → (start, end) in ns of its collectives in that step, since the first rank was free.
+        skipped_start: rank that entered the first collective late because the profiler started, and ns; or ``None``.
+        unmatched: collectives without a partner.
+    """
+
+    state: str
+    reason: str
+    straggler: Straggler | None
+    others: tuple[int, ...]
+    late_ns: Mapping[int, float]
+    steps_late: Mapping[int, int]
+    last_share: Mapping[int, float]
+    steps: int
+    step_ns: float | None
+    worst_ns: float
+    waiting_ns: Mapping[int, float]
+    clocks: Clocks | None
+    apart: tuple[int, ...]
+    costs: tuple[CollectiveCost, ...]
+    entries: tuple[Entry, ...]
+    entries_step: int | None
+    lanes: Mapping[int, tuple[tuple[float, float], ...]]
+    skipped_start: tuple[int, float] | None
+    unmatched: int
+
+
+def compare(summaries: Sequence[RankSummary]) -> Comparison:
+    """Who is late among these ranks, each of which stands here once."""
+    found = match(summaries)
+    groups = [group for group in found.groups if len(group.columns) > 1]
+    step_ns = _step(summaries)
+    if not groups:
+        return _unknown(_why_nothing(summaries), step_ns, found.unmatched)
+    clocks = _clocks(groups, summaries)
+    ranks = np.array([one.rank for one in summaries], np.int64)
+    numbers = np.unique(np.concatenate([group.step for group in groups]))
+    late = np.full((len(numbers), len(summaries)), np.nan)
+    skipped: tuple[int, float] | None = None
+    for group in groups:
+        own, start = delays_of(group, clocks, numbers)
+        if start is not None:
+            at = int(group.columns[start[0]])
+            skipped = max(skipped or (-1, 0.0), (int(ranks[at]), start[1]), key=lambda one: one[1])
+        # A delay that is seen in two groups is one delay: the largest counts.
+        seen = late[:, group.columns]
+        late[:, group.columns] = np.where(np.isnan(seen) | (own > seen), own, seen)
+    late = late[~np.isnan(late).all(axis=1)]
+    if len(late) == 0:
+        return _unknown("no step was compared", step_ns, found.unmatched)
+    typical = median_over(late)
+    latest = np.nanargmax(np.where(np.isnan(late), -np.inf, late), axis=1)
+    counts = np.bincount(latest, minlength=len(summaries))
+    worst = float(np.nanmax(late))
+    # Where the clock is one, ends that lie apart are no error of it.
+    off = 0.0 if clocks.common else clocks.residual_ns or 0.0
+    # Delays are those of recorded steps, which are longer than the others.
+    recorded_ns = max([step_ns or 0.0, *(one.recorded_step_ns or 0.0 for one in summaries)])
+    least = max(LATE_SHARE * recorded_ns, RESIDUALS * off)
+    order = np.argsort(-np.where(np.isnan(typical), -np.inf, typical), kind="stable")
+    first = int(order[0])
+    # Two late ranks may take turns at being the latest.
+    over = [int(at) for at in order.tolist() if typical[at] > least]
+    often = (late[:, first] > least).mean() > MOSTLY
+    state, straggler = "balanced", None
+    if over and often:
+        state = "straggler"
+        following = max(float(typical[order[1]]), 0.0) if len(order) > 1 and not np.isnan(typical[order[1]]) else 0.0
+        straggler = Straggler(
+            rank=int(ranks[first]),
+            late_ns=float(typical[first]),
+            recoverable_ns=min(float(typical[first]) - following, 0.999 * (step_ns or np.inf)),
+            steps_late=int((late[:, first] > least).sum()),
+            why=why_late(summaries[first], [one for at, one in enumerate(summaries) if at != first], typical[first]),
+        )
+    elif (np.nanmax(late, axis=1) > max(VARYING_SHARE * recorded_ns, least)).mean() > MOSTLY:
+        state = "varying"
+    costs, shares, waiting = cost_of(groups, clocks, summaries)
+    entries, entries_step, lanes = entries_of(groups, clocks, ranks, numbers, late)
+    return Comparison(
+        state=state,
+        reason="",
+        straggler=straggler,
+        others=tuple(int(ranks[at]) for at in over if at != first) if straggler else (),
+        late_ns={int(ranks[at]): float(ns) for at, ns in enumerate(typical.tolist()) if not np.isnan(ns)},
+        steps_late={int(ranks[at]): int(count) for at, count in enumerate(counts.tolist())},
+        last_share=shares,
+        steps=len(late),
+        step_ns=step_ns,
+        worst_ns=worst,
+        waiting_ns=waiting,
+        clocks=clocks,
+        apart=tuple(int(ranks[at]) for at in np.flatnonzero(np.isnan(clocks.offset_ns)).tolist()),
+        costs=costs,
+        entries=entries,
+        entries_step=entries_step,
+        lanes=lanes,
+        skipped_start=skipped,
+        unmatched=found.unmatched,
+    )
+
+
+def _step(summaries: Sequence[RankSummary]) -> float | None:
+    """ns of one step: all ranks have the same; of a file the recorded one, since a replay does not know who waits."""
+    timed = [one.step_ns for one in summaries if one.unprofiled and one.step_ns]
+    recorded = [one.recorded_step_ns for one in summaries if one.recorded_step_ns]
+    chosen = timed or recorded
+    return float(np.median(chosen)) if chosen else None
+
+
+def _why_nothing(summaries: Sequence[RankSummary]) -> str:
+    if len(summaries) < 2:
+        return "one rank alone cannot tell who is late"
+    if not any(one.rows for one in summaries):
+        return "no collective in the recorded steps"
+    first = set(summaries[0].steps)
+    if not set.intersection(first, *(set(one.steps) for one in summaries[1:])):
+        return "the ranks recorded different steps"
+    return "no collective is in the recordings of two ranks"
+
+
+def _unknown(reason: str, step_ns: float | None, unmatched: int) -> Comparison:
+    return Comparison(
+        state="unknown", reason=reason, straggler=None, others=(), late_ns={}, steps_late={}, last_share={}, steps=0,
+        step_ns=step_ns, worst_ns=0.0, waiting_ns={}, clocks=None, apart=(), costs=(), entries=(), entries_step=None,
+        lanes={}, skipped_start=None, unmatched=unmatched,
+    )  # fmt: skip
+
+
+def _clocks(groups: Sequence[GroupMatch], summaries: Sequence[RankSummary]) -> Clocks:
+    """Offsets from the ends of those collectives that nobody can leave early; of all where there are no such."""
+    rows = []
+    for strict in (True, False):
+        for group in groups:
+            fit = np.array([kind.leaves_together or not strict for kind in group.kinds], bool)
+            wide = np.full((int(fit.sum()), len(summaries)), np.nan)
+            wide[:, group.columns] = group.end_ns[fit]
+            rows.append(wide)
+        if sum(len(wide) for wide in rows):
+            break
+    related = len(summaries) == 1 or any(relative_bases(summaries)) or len({one.base_ns for one in summaries}) == 1
+    hosts = [one.facts.host if related and one.base_ns else None for one in summaries]
+    return align(np.concatenate(rows), hosts)

@@ -1,0 +1,116 @@
+"""The interpreter's own doors into an object: none of them runs code of the object's class.
+
+Call the ones that take tensors with torch functions switched off (``torch._C.DisableTorchFunctionSubclass``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import islice
+from types import GetSetDescriptorType, MappingProxyType, MemberDescriptorType
+from typing import Any
+
+import torch
+
+MOST_ITEMS = 10_000
+
+Doors = tuple[list[tuple[str, MemberDescriptorType]], list[GetSetDescriptorType]]
+
+mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+class_dict_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
+module_of: Callable[[type], object] = type.__dict__["__module__"].__get__
+
+
+def items_of(value: Any) -> list[tuple[Any, Any]]:
+    """Items of a dict of any class, else nothing; at most ``MOST_ITEMS``."""
+    kind = type(value)
+    if kind is dict and len(value) <= MOST_ITEMS:
+        return list(value.items())
+    if kind is MappingProxyType:
+        return list(islice(value.items(), MOST_ITEMS))
+    if id(dict) not in map(id, mro_of(type(value))):
+        return []
+    return list(islice(dict.items(value), MOST_ITEMS))
+
+
+def listed(value: Any) -> list[Any]:
+    """Items of a list of any class, else nothing; at most ``MOST_ITEMS``."""
+    return list(islice(list.__iter__(value), MOST_ITEMS)) if id(list) in map(id, mro_of(type(value))) else []
+
+
+def names_of(value: Any, doors: Doors | None = None) -> list[tuple[str, Any]]:
+    """(name, object) of an instance's own dict and slots, by the descriptors of its class.
+
+    Args:
+        doors: what ``doors_of`` gave for the class, to save its time.
+    """
+    kind = type(value)
+    slots, dicts = doors_of(kind) if doors is None else doors
+    found: list[tuple[str, Any]] = []
+    for key, slot in slots:
+        with suppress(AttributeError):  # a slot that was never set
+            found.append((key, MemberDescriptorType.__get__(slot, value, kind)))
+    for own in dicts:
+        found += [pair for pair in items_of(GetSetDescriptorType.__get__(own, value, kind)) if type(pair[0]) is str]
+    return found
+
+
+def doors_of(kind: type) -> Doors:
+    """The descriptors of a class that open an instance: (slots by name, its dict)."""
+    slots: list[tuple[str, MemberDescriptorType]] = []
+    dicts: list[GetSetDescriptorType] = []
+    for base in mro_of(kind):
+        names = class_dict_of(base)
+        if module_of(base) != "builtins":
+            slots += [(key, one) for key, one in names.items() if type(one) is MemberDescriptorType]
+        own = names.get("__dict__")
+        if type(own) is GetSetDescriptorType:
+            dicts.append(own)
+    return slots, dicts
+
+
+def root_of(kind: type, parts: int = 1) -> str:
+    """The first parts of the name of the module that a class is from; empty where it says none."""
+    name = module_of(kind)
+    return ".".join(name.split(".")[:parts]) if type(name) is str else ""
+
+
+def storage_of(tensor: Any) -> tuple[tuple[str, int, int] | None, int]:
+    """((device type, device index, address), bytes) of a tensor's storage; ``None`` where it has no memory."""
+    device = torch.Tensor.device.__get__(tensor)
+    if device.type == "meta":
+        return None, 0
+    try:
+        storage = torch.Tensor.untyped_storage(tensor)
+        address = storage.data_ptr()
+    except (NotImplementedError, RuntimeError):  # sparse, functional and wrapping tensors have none of their own
+        return None, 0
+    index = -1 if device.type == "cpu" else device.index or 0
+    return ((device.type, index, address), storage.nbytes()) if address else (None, 0)
+
+
+def next_nodes(node: Any) -> list[Any]:
+    descriptor = class_dict_of(type(node)).get("next_functions")
+    if type(descriptor) is not GetSetDescriptorType:
+        descriptor = class_dict_of(torch._C._FunctionBase).get("next_functions")
+    try:
+        return [following for following, _ in GetSetDescriptorType.__get__(descriptor, node, type(node))]  # type: ignore[arg-type]
+    except Exception:  # a node of a kind that this torch hides
+        return []
+
+
+def saved_by(node: Any) -> list[Any]:
+    """The tensors that a node of autograd's graph has saved; not those behind hooks, which are the user's code."""
+    own = class_dict_of(type(node))
+    if type(own.get("next_functions")) is not GetSetDescriptorType:
+        own = class_dict_of(torch._C._FunctionBase)
+    found = []
+    for key, descriptor in own.items():
+        if key.startswith("_raw_saved_") and type(descriptor) is GetSetDescriptorType:
+            raw = GetSetDescriptorType.__get__(descriptor, node, type(node))
+            for one in raw if type(raw) is tuple else (raw,):
+                # torch before 2.4 has neither of the two.
+                if getattr(one, "unpack_hook", one) is None and (tensor := one.data) is not None:
+                    found.append(tensor)
+    return found

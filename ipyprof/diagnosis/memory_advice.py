@@ -1,0 +1,126 @@
+"""What to do about memory: at an ordinary peak, for what grows, and after a request that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ipyprof.analysis.holders import (
+    ACTIVATIONS,
+    GRAPHS,
+    OPTIMIZER,
+    TEMPORARIES,
+    TENSORS,
+    Holding,
+)
+from ipyprof.formatting import percent_whole, size_text
+from ipyprof.trace.model import AllocatorState, OutOfMemory
+
+# Of what is held. No run set these: below a twentieth nobody looks, and below a tenth a second forward pass of a line
+# costs more than the room is worth.
+DROP_SHARE = 0.05
+CHECKPOINT_SHARE = 0.1
+MOST_LINES = 2
+_DROPPED = (TENSORS, GRAPHS)
+
+
+def checkpoint_advice(holders: Sequence[Holding]) -> tuple[str, ...]:
+    """Which lines' activations to compute again in the backward pass, and what that saves at most.
+
+    Args:
+        holders: at the peak, the largest first.
+    """
+    total = sum(holding.bytes for holding in holders)
+    lines = [one for one in holders if one.role == ACTIVATIONS and one.line and one.bytes >= CHECKPOINT_SHARE * total]
+    return tuple(
+        f"Line {one.line} keeps {size_text(one.bytes)} of activations for the backward pass, "
+        f"{percent_whole(one.bytes / total)} of the peak: torch.utils.checkpoint.checkpoint there saves at most that, "
+        "for a second forward pass of the line."
+        for one in lines[:MOST_LINES]
+    )
+
+
+def growth_advice(growing: Sequence[Holding], *, least: int = 1_000_000) -> tuple[str, ...]:
+    """What to do about holders that hold more after every step, from ``least`` bytes per step on."""
+    return tuple(_of_growth(one) for one in growing if one.bytes >= least)
+
+
+def _of_growth(one: Holding) -> str:
+    size = size_text(one.bytes)
+    where = f" (line {one.line})" if one.line else ""
+    if one.name == "Out":
+        return f"Out keeps {size} more after each step: end the line with a semicolon, or empty it with %reset out."
+    if one.role in (TENSORS, GRAPHS):
+        return (
+            f"{one.name} keeps {size} more after each step{where}: keep loss.item() or loss.detach() there, "
+            "not tensors with the graph behind them. The peak is not reached yet."
+        )
+    return f"{_spoken(one)}: {size} more after each step{where}. The peak is not reached yet."
+
+
+def _spoken(one: Holding) -> str:
+    """The holder at the beginning of a sentence; a variable keeps its letters."""
+    return one.name if one.role == TENSORS else f"{one.name[:1].upper()}{one.name[1:]}"
+
+
+def failure_advice(
+    failed: OutOfMemory, holders: Sequence[Holding], state: AllocatorState | None, others_bytes: int | None
+) -> tuple[str, ...]:
+    """What would have made room for the request that failed, the cheapest first.
+
+    Args:
+        holders: when it failed, the largest first.
+        state: of torch's allocator on that device.
+        others_bytes: what other processes hold of the device; ``None`` = not measured.
+    """
+    total = sum(holding.bytes for holding in holders)
+    advice = []
+    advice += _fragmented(failed, state)
+    dropped = [one for one in holders if one.role in _DROPPED and one.bytes >= DROP_SHARE * total]
+    if dropped:
+        one = dropped[0]
+        before = f"line {failed.line}" if failed.line else "the request"
+        what = "empty it with %reset out" if one.name == "Out" else f"let go of it before {before}"
+        advice.append(f"{_spoken(one)} holds {size_text(one.bytes)}: {what} if it is not needed.")
+    advice += [text.replace("of the peak", "of what was held") for text in checkpoint_advice(holders)]
+    smaller = batch_share(failed, holders)
+    if smaller is not None:
+        advice.append(
+            f"A batch smaller by at least {percent_whole(smaller)} makes room for this request: activations and "
+            "temporaries follow it, parameters and optimizer state do not."
+        )
+    states = [one for one in holders if one.role == OPTIMIZER and one.bytes >= 0.3 * total]
+    if states:
+        advice.append(
+            f"Optimizer state is {percent_whole(states[0].bytes / total)} of what was held: an optimizer with smaller "
+            "state, or shards of it, makes room."
+        )
+    if others_bytes and others_bytes >= (failed.tried_bytes or others_bytes):
+        advice.append(f"Other processes hold {size_text(others_bytes)} of this GPU.")
+    return tuple(advice)
+
+
+def _fragmented(failed: OutOfMemory, state: AllocatorState | None) -> list[str]:
+    """Advice where enough is free, in pieces that are too small."""
+    unused, tried = failed.unused_bytes, failed.tried_bytes
+    if unused is None or tried is None or unused + (failed.free_bytes or 0) < tried or unused < DROP_SHARE * tried:
+        return []
+    largest = None if state is None else state.largest_free_bytes
+    pieces = "" if largest is None else f", the largest piece {size_text(largest)}"
+    text = f"{size_text(unused)} are reserved and free, but in pieces{pieces}"
+    if state is not None and state.expandable:
+        return [f"{text}; expandable_segments is on already."]
+    return [f"{text}: start Python with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."]
+
+
+def batch_share(failed: OutOfMemory, holders: Sequence[Holding]) -> float | None:
+    """The share by which a batch has to shrink so that this one request fits; ``None`` where that is not known.
+
+    What follows the batch is the request itself, activations, and temporaries. Later requests of the step are not
+    known, so this is the least.
+    """
+    tried, free = failed.tried_bytes, failed.free_bytes
+    if tried is None or free is None:
+        return None
+    follows = tried + sum(one.bytes for one in holders if one.role in (ACTIVATIONS, TEMPORARIES))
+    lacking = tried - free - (failed.unused_bytes or 0)
+    return lacking / follows if 0 < lacking < follows else None

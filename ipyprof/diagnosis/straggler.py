@@ -1,0 +1,212 @@
+"""Another rank makes this one wait: what several ranks say together, as a sentence, a finding and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ipyprof.analysis.rank_causes import Why
+from ipyprof.analysis.ranks import Comparison
+from ipyprof.diagnosis.finding import Finding, Verdict, Where
+from ipyprof.diagnosis.rank_trust import number_list
+from ipyprof.formatting import percent_short, plural, time_text
+
+CAUSE = "straggler"
+ONE_FILE = "one file of several ranks cannot tell who is late"
+
+_OWN = {
+    "loader": "its loader takes",
+    "compute": "its GPU computes",
+    "slow_gpu": "its GPU takes",
+    "copies": "its GPU copies for",
+    "runtime": "its CUDA calls take",
+    "host": "its Python takes",
+}
+_BOUND = {
+    "loader": "IO-bound (one rank's data loading)",
+    "compute": "GPU-bound (one rank's compute)",
+    "slow_gpu": "GPU-bound (one rank's clock)",
+    "copies": "IO-bound (one rank's copies)",
+    "runtime": "CPU-bound (one rank's CUDA calls)",
+    "host": "CPU-bound (one rank's Python)",
+}
+_ADVICE = {
+    "loader": "Feed {rank} as fast as the others: the same storage, as many workers, shards of equal size.",
+    "compute": "Give {rank} no more work than the others: equal batches, no evaluation or logging on one rank only.",
+    "slow_gpu": "Look at the GPU of {rank}: clock, power cap, temperature, other processes "
+    "(nvidia-smi -q -d CLOCK,PERFORMANCE).",
+    "copies": "Find what only {rank} copies: a checkpoint, a read-back for logging, a slower PCIe link.",
+    "runtime": "Look at the calls of {rank}: allocations, synchronisations, a busy CPU on its host.",
+    "host": "Find what only {rank} does in Python: logging, checkpoints, evaluation, a busy CPU on its host.",
+    "": "Record {rank} alone and look where its step differs from the others'.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joint:
+    """What was compared, beside the comparison itself.
+
+    Attributes:
+        comparison: of the ranks that have a summary.
+        count: ranks that were read; missing: ranks of the world that were not; world_size: or ``None``.
+        cpu_only: ranks without device work among ranks with it, left out of the comparison.
+        notes: trust checks, each ``(check, status, text)``.
+        gpu: the compared ranks have device work.
+        stopped: (rank, exception in words) of ranks that ended by one.
+    """
+
+    comparison: Comparison
+    count: int
+    missing: tuple[int, ...] = ()
+    world_size: int | None = None
+    cpu_only: tuple[int, ...] = ()
+    notes: tuple[tuple[str, str, str], ...] = ()
+    gpu: bool = True
+    stopped: tuple[tuple[int, str], ...] = ()
+
+
+def sentence(joint: Joint) -> str:
+    """Who is late and why, in one sentence without its full stop."""
+    if joint.stopped:
+        rank, error = joint.stopped[0]
+        more = f" ({len(joint.stopped) - 1} more stopped)" if len(joint.stopped) > 1 else ""
+        return f"rank {rank} stopped with {error}{more}; {sentence(replace(joint, stopped=()))}"
+    found = joint.comparison
+    late = found.straggler
+    if late is not None:
+        head = f"rank {late.rank} is late by {time_text(late.late_ns / 1e6)}"
+        return f"{head} on {late.steps_late} of {plural(found.steps, 'step')}: {_because(late.why, gpu=joint.gpu)}"
+    if found.state == "unknown":
+        gone = joint.count < 2 and joint.missing
+        return f"could not tell who is late: {f'rank {number_list(joint.missing)} missing' if gone else found.reason}"
+    share = "" if not found.step_ns else f" ({percent_short(max(found.worst_ns, 0.0) / found.step_ns)} of the step)"
+    most = f"{time_text(max(found.worst_ns, 0.0) / 1e6)}{share}"
+    if found.state == "varying":
+        return f"no rank is the late one: on each step another rank is late, by at most {most}"
+    return f"{plural(_compared(joint), 'rank')} are balanced: the latest is at most {most} behind the others"
+
+
+def phase_of(joint: Joint) -> str | None:
+    """``loader``, ``forward``, ``backward`` or ``optimizer``: where the late rank loses its time, or ``None``."""
+    late = joint.comparison.straggler
+    return None if late is None else late.why.phase or None
+
+
+def find(joint: Joint) -> Finding:
+    """The finding that several ranks give."""
+    found = joint.comparison
+    step_ms = None if not found.step_ns else found.step_ns / 1e6
+    late = found.straggler
+    if found.state == "unknown":
+        return Finding(cause=CAUSE, status="unknown", evidence=found.reason)
+    if late is None or step_ms is None:
+        text = sentence(joint)
+        if found.state == "varying":
+            # Each step waits for its own late rank; what curing all of them would gain is not known.
+            return Finding(cause=CAUSE, status="unknown", evidence=text)
+        return Finding(
+            cause=CAUSE,
+            status="cleared",
+            recoverable_ms=0.0,
+            predicted_step_ms=step_ms,
+            speedup_bound=1.0,
+            evidence=text,
+        )
+    gained = late.recoverable_ns / 1e6
+    rest = max(step_ms - gained, 1e-6)
+    more = f"; next: {_ranks(found.others)}" if found.others else ""
+    clock = f"; its GPU ran at {late.why.clock}" if late.why.clock else ""
+    return Finding(
+        cause=CAUSE,
+        status="found",
+        recoverable_ms=gained,
+        predicted_step_ms=rest,
+        speedup_bound=step_ms / rest,
+        where=Where(scope=f"rank {late.rank}"),
+        evidence=sentence(joint) + clock + more,
+        advice=_ADVICE[late.why.cause].format(rank=f"rank {late.rank}"),
+    )
+
+
+def join(
+    joint: Joint, findings: Sequence[Finding], verdict: Verdict, *, shown: int, has_gpu: bool
+) -> tuple[tuple[Finding, ...], Verdict]:
+    """One rank's findings and verdict with what all ranks say put in.
+
+    A late rank heads the verdict: what one rank waits for behind it is not the others' time. Otherwise the verdict of
+    the shown rank stands.
+
+    Args:
+        shown: the rank whose findings these are.
+    """
+    mine = find(joint)
+    others = [_compared_finding(finding, joint, shown) for finding in findings if finding.cause != CAUSE]
+    order = {"found": 0, "cleared": 1, "unknown": 2}
+    ranked = sorted([mine, *others], key=lambda one: (order[one.status], -(one.recoverable_ms or 0.0)))
+    late = joint.comparison.straggler
+    if mine.status != "found" or late is None:
+        return tuple(ranked), verdict
+    text = sentence(replace(joint, stopped=()))
+    follows = verdict.cause if has_gpu and verdict.cause not in ("compute_bound", "inconclusive") else None
+    reasons = (*verdict.reasons, *(text for _, status, text in joint.notes if status != "ok"))
+    return tuple(ranked), replace(
+        verdict,
+        cause=CAUSE,
+        headline=f"{text[0].upper()}{text[1:]}.",
+        advice=mine.advice,
+        change=None,
+        bound=_bound(late.why.cause, gpu=joint.gpu),
+        recoverable_ms=mine.recoverable_ms,
+        predicted_step_ms=mine.predicted_step_ms,
+        speedup_bound=mine.speedup_bound,
+        confidence=_confidence(joint, verdict.confidence),
+        reasons=reasons,
+        next=follows,
+        next_text=None,
+    )
+
+
+def _bound(cause: str, *, gpu: bool) -> str:
+    if cause == "compute" and not gpu:
+        return "CPU-bound (one rank's compute)"
+    return _BOUND.get(cause, "unknown")
+
+
+def _because(why: Why, *, gpu: bool) -> str:
+    if not why.cause:
+        return "its recording does not show why"
+    words = "its operators take" if why.cause == "compute" and not gpu else _OWN[why.cause]
+    same = " for the same kernels" if why.cause == "slow_gpu" else ""
+    text = f"{words} {time_text(why.own_ns / 1e6)}{same}, the others' {time_text(why.others_ns / 1e6)}"
+    if why.cause == "compute" and gpu and why.more_kernels >= 0.5:
+        text += f", with {plural(round(why.more_kernels), 'more kernel')}"
+    return text
+
+
+def _compared_finding(finding: Finding, joint: Joint, shown: int) -> Finding:
+    """What one rank says of its collectives, where several have been compared."""
+    if finding.cause != "communication" or joint.comparison.state == "unknown":
+        return finding
+    evidence = finding.evidence.replace("; one file cannot tell which rank is late", "")
+    late = joint.comparison.straggler
+    if late is None or late.rank == shown:
+        return replace(finding, evidence=evidence)
+    evidence += f"; rank {shown} waits there for rank {late.rank}"
+    return replace(finding, evidence=evidence)
+
+
+def _confidence(joint: Joint, of_rank: str) -> str:
+    """High where all ranks were compared by collectives that agree on more than one step; a file's is medium."""
+    whole = not joint.missing and joint.comparison.steps > 1 and not joint.comparison.unmatched
+    if not whole:
+        return "low" if joint.comparison.steps < 2 else "medium"
+    return "high" if of_rank == "high" else "medium"
+
+
+def _compared(joint: Joint) -> int:
+    return len(joint.comparison.late_ns)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:5])
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{f' and {len(ranks) - 5} more' if len(ranks) > 5 else ''}"

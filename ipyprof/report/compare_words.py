@@ -1,0 +1,154 @@
+"""The words of a comparison that its text and its card share."""
+
+from __future__ import annotations
+
+from ipyprof.formatting import (
+    NOT_MEASURED,
+    percent_short,
+    rate_text,
+    size_text,
+    speedup_text,
+    time_cell,
+    time_text,
+)
+from ipyprof.report.categories import BY_NAME
+from ipyprof.report.comparison import Comparison, Pair, Row
+from ipyprof.report.significance import SAME, UNKNOWN
+from ipyprof.report.words import Fact, cause_name
+
+ARROW = " → "
+NOTHING = "≈ 0"
+NEARLY = 0.02  # a ratio within this of 1 is "≈ 1×"
+
+_HOW = (
+    "Steps follow each other closely, so neighbours count as one where they are correlated; an exact permutation test "
+    "on ranks then says how often chance alone gives such a difference, and a bootstrap gives the interval of the "
+    "ratio of the medians. It compares these two recordings: what changes between two runs, such as another load on "
+    "the machine, it cannot see. Loops that wait for the host repeat within 30 % on a shared machine, loops that keep "
+    "the GPU busy within 3 %; where the difference is of that size, record each twice."
+)
+"""How the answer was found, for the folded text."""
+
+
+def how_text() -> str:
+    """What the answer rests on and what it cannot see."""
+    return _HOW
+
+
+def comparison_facts(found: Comparison) -> tuple[Fact, ...]:
+    """The numbers under the headline."""
+    facts = [
+        Fact(name=pair.name, value=pair_arrow(pair), measured=None not in (pair.before, pair.after))
+        for pair in found.numbers
+        if pair.name in ("step", "throughput", "GPU computes")
+    ]
+    cause = found.after.cause
+    now = {"compute_bound": "nothing: healthy", "inconclusive": "could not tell"}.get(cause, cause_name(cause))
+    return (*facts, Fact(name="now holding it back", value=now))
+
+
+def table_numbers(found: Comparison) -> tuple[Pair, ...]:
+    """The numbers of the table; the step stands in the bars."""
+    return tuple(pair for pair in found.numbers if pair.name != "step")
+
+
+def pair_arrow(pair: Pair) -> str:
+    """Both values with one unit where they share it: ``257 → 31.6 ms``, ``5.9 → 48 %``."""
+    before, after, _ = pair_texts(pair)
+    first, _, unit = before.rpartition(" ")
+    if unit and after.endswith(f" {unit}") and pair.before is not None and pair.after is not None:
+        before = first
+    return f"{before}{ARROW}{after}"
+
+
+def pair_texts(pair: Pair) -> tuple[str, str, str]:
+    """Before, after and their ratio, such as ``("249 img/s", "2,025 img/s", "8.1×")``."""
+    before, after = (_value_text(pair.unit, value) for value in (pair.before, pair.after))
+    return before, after, ratio_text(pair.ratio)
+
+
+def ratio_text(ratio: float | None) -> str:
+    """``8.1×``, ``0.18×``, ``≈ 1×``; empty where there is none."""
+    if ratio is None:
+        return ""
+    if abs(ratio - 1) < NEARLY:
+        return "≈ 1×"
+    return speedup_text(ratio)
+
+
+def interval_text(found: Comparison) -> str:
+    """Such as ``8.1× (95 %: 7.9 to 8.4)``; empty where the samples give none."""
+    judged = found.significance
+    if judged.ratio is None or judged.low is None or judged.high is None:
+        return ""
+    low, high = (speedup_text(one).rstrip("×") for one in (judged.low, judged.high))
+    return f"{speedup_text(judged.ratio)} (95 %: {low} to {high})"
+
+
+def row_name(row: Row) -> str:
+    """The part's name in words, or the operator's."""
+    return BY_NAME[row.name].label if row.name in BY_NAME else row.name
+
+
+def row_texts(row: Row, total: float) -> tuple[str, str, str, str]:
+    """Before, after, the change with its sign, and a word: in a column whose largest is ``total``."""
+    before, after = (
+        time_cell(0.0 if value is None and row.state != "unknown" else value, total)
+        for value in (row.before_ms, row.after_ms)
+    )
+    if row.change_ms is None:
+        return before, after, "", "cannot tell"
+    if row.state == "same":
+        return before, after, NOTHING, SAME
+    change = time_cell(row.change_ms, total)
+    sign = "+" if row.change_ms > 0 else ""
+    return before, after, f"{sign}{change}", row.state if row.state in ("appeared", "vanished") else ""
+
+
+def lessons(found: Comparison) -> tuple[str, ...]:
+    """What this comparison teaches, a sentence each: the promise, what did not move, what comes next."""
+    told = []
+    promise, answer = found.promise, found.significance.answer
+    if promise is not None and answer not in (SAME, UNKNOWN) and found.speedup is not None and found.speedup > 1:
+        if promise.kind == "at most" and promise.reached > promise.bound * (1 + NEARLY):
+            told.append(
+                f"More than the bound of {speedup_text(promise.bound)}, which holds for removing "
+                f"{cause_name(promise.cause)} alone: something else changed as well."
+            )
+        elif promise.kind == "at most" and promise.recovered is not None:
+            share = percent_short(min(promise.recovered, 1.0))
+            told.append(f"The change gained {share} of what removing {cause_name(promise.cause)} can give.")
+    kernel = next((row for row in found.parts if row.name == "kernel"), None)
+    if kernel is not None and kernel.state == "same" and answer not in (SAME, UNKNOWN):
+        told.append("The GPU computes as long as before: the gain is waiting that is gone.")
+    if found.after.cause == found.before.cause and found.after.cause not in ("compute_bound", "inconclusive"):
+        told.append(f"What holds the step back is still the same: {cause_name(found.after.cause)}.")
+    told.append(f"Now: {found.after.headline}")
+    return tuple(told)
+
+
+def samples_text(found: Comparison) -> tuple[str, str]:
+    """The range of each side's samples with the step, such as ``257 ms (254–261)``."""
+    texts = []
+    for run in (found.before, found.after):
+        text = time_text(run.step_ms)
+        if run.clock == "unprofiled" and len(run.samples_ms) > 1 and not found.per_item:
+            low, high = (time_text(one) for one in (min(run.samples_ms), max(run.samples_ms)))
+            unit = text.rpartition(" ")[2]
+            if low.endswith(f" {unit}") and high.endswith(f" {unit}"):
+                low, high = low[: -len(unit) - 1], high[: -len(unit) - 1]
+            text += f"  ({low}–{high})"
+        texts.append(text)
+    return texts[0], texts[1]
+
+
+def _value_text(unit: str, value: float | None) -> str:
+    if value is None:
+        return NOT_MEASURED
+    if unit == "ms":
+        return time_text(value)
+    if unit == "share":
+        return percent_short(value)
+    if unit == "bytes":
+        return size_text(value)
+    return rate_text(value, unit)

@@ -1,0 +1,225 @@
+"""Who holds the memory: the request that failed, the holders as a table, what to do. As HTML and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ipyprof.formatting import NOT_MEASURED, percent_cell, percent_whole, plural, shorten, size_text, time_text
+from ipyprof.report.categories import ACCENT, ACCENT_INK, MEMORY
+from ipyprof.report.markup import (
+    SMALL,
+    bar,
+    cell,
+    chip,
+    code_name,
+    columns_row,
+    details,
+    div,
+    escape,
+    muted,
+    note,
+    row,
+    table,
+    title,
+)
+from ipyprof.report.report import Report
+
+SHOWN = 14
+PARTS_SHOWN = 3
+CALLS_SHOWN = 3
+_NUMBER = "padding:1px 6px"
+_FOLD_HEIGHT = 24
+_LINE_HEIGHT = 17
+
+
+def memory_facts(report: Report) -> Mapping[str, Any]:
+    """``views["memory"]``, empty where there is none."""
+    facts = report.views.get("memory")
+    return facts if isinstance(facts, Mapping) else {}
+
+
+def failed_request(report: Report) -> Mapping[str, Any] | None:
+    """The request for memory that the cell ended with, or ``None``."""
+    failed = memory_facts(report).get("out_of_memory")
+    return failed if isinstance(failed, Mapping) else None
+
+
+def is_process(report: Report) -> bool:
+    """Whether the numbers are of this process's memory, not of a GPU's."""
+    view = report.views.get("heartbeat")
+    if isinstance(view, dict) and view.get("allocated"):
+        return False
+    failed = failed_request(report)
+    return report.device is None and (failed is None or failed.get("device") == -1)
+
+
+def failure_section(report: Report) -> str:
+    """The request that failed, who held memory then, and what would make room; empty where none failed."""
+    failed = failed_request(report)
+    if failed is None:
+        return ""
+    head = div(
+        f"{chip('! out of memory', ACCENT, ACCENT_INK)}&nbsp; <b>{escape(failure_text(failed))}</b>", "line-height:20px"
+    )
+    held = _table(failed.get("holders") or (), {}) if failed.get("holders") else note(f"Holders: {NOT_MEASURED}.")
+    beside = div("".join(div(escape(text), "margin-bottom:4px") for text in failed.get("advice") or ()), SMALL)
+    return title("Out of memory", _moment(failed)) + head + note(escape(room_text(failed))) + columns_row(held, beside)
+
+
+def holders_section(report: Report) -> str:
+    """What grows, what to do, the allocator's calls, and the table of holders, folded; empty where nothing is known."""
+    memory, facts = report.memory, memory_facts(report)
+    content = "".join(note(escape(text)) for text in notes(report))
+    if memory is not None and memory.holders and failed_request(report) is None:
+        when = "held at the end, by name" if is_process(report) else "they add up to the peak"
+        shown = _table([_row(holder) for holder in memory.holders], facts.get("parts") or {})
+        content += div(details("Who holds the memory", columns_row(shown, ""), more=when), "margin-top:4px")
+    return content
+
+
+def holders_height(report: Report) -> int:
+    """About how many pixels ``holders_section`` takes on a page 1280 wide."""
+    folded = report.memory is not None and report.memory.holders and failed_request(report) is None
+    return sum(_LINE_HEIGHT * (1 + len(text) // 170) + 4 for text in notes(report)) + (_FOLD_HEIGHT if folded else 0)
+
+
+def failure_height(report: Report) -> int:
+    """About how many pixels ``failure_section`` takes on a page 1280 wide."""
+    failed = failed_request(report)
+    if failed is None:
+        return 0
+    advice = sum(1 + len(text) // 60 for text in failed.get("advice") or ())
+    return 100 + max(19 * min(len(failed.get("holders") or ()) + 1, SHOWN + 2), _LINE_HEIGHT * advice)
+
+
+def failure_lines(report: Report) -> list[str]:
+    """The failed request as sentences, for a terminal; empty where none failed."""
+    failed = failed_request(report)
+    if failed is None:
+        return []
+    lines = [f"! Out of memory ({_moment(failed)}): {failure_text(failed)}", room_text(failed)]
+    holders = failed.get("holders") or ()
+    if holders:
+        lines.append(
+            "Held then: " + " · ".join(f"{one['name']} {size_text(one['bytes'])}" for one in holders[:6]) + "."
+        )
+    return [*lines, *(failed.get("advice") or ())]
+
+
+def failure_text(failed: Mapping[str, Any]) -> str:
+    """Such as ``Line 5 asked for 2,147 MB; 537 MB of 8,590 MB were free.``"""
+    who = f"Line {failed['line']}" if failed.get("line") else "The cell"
+    tried, free, capacity = failed.get("tried_bytes"), failed.get("free_bytes"), failed.get("capacity_bytes")
+    text = f"{who} asked for {size_text(tried)}" if tried else f"{who} asked for more memory than there was"
+    if free is not None:
+        text += f"; {size_text(free)}" + (f" of {size_text(capacity)}" if capacity else "") + " were free"
+    elif capacity:
+        text += f"; the device has {size_text(capacity)}"
+    return f"{text}."
+
+
+def room_text(failed: Mapping[str, Any]) -> str:
+    """What the allocator had then: given out, reserved and free, in which pieces."""
+    allocated, unused = failed.get("allocated_bytes"), failed.get("unused_bytes")
+    if allocated is None:
+        return f"What the allocator held then was {NOT_MEASURED}."
+    text = f"PyTorch had given out {size_text(allocated)}"
+    if unused is not None:
+        text += f" and held {size_text(unused)} more, free (reserved {size_text(allocated + unused)})"
+        largest = failed.get("largest_free_bytes")
+        if largest is not None:
+            text += f", the largest free piece {size_text(largest)}"
+    return f"{text}."
+
+
+def notes(report: Report) -> list[str]:
+    """Sentences under the heartbeat: advice, the allocator's calls, other processes, what was not looked at."""
+    facts = memory_facts(report)
+    found = [str(text) for text in facts.get("advice") or ()]
+    peak = facts.get("peak") or {}
+    if peak.get("range"):
+        found.insert(0, f"The peak is in recorded step {peak['step']}, in the range {shorten(peak['range'], 80)}.")
+    calls = facts.get("calls") or ()
+    if calls:
+        longest = sorted(calls, key=lambda call: -call[1])[:CALLS_SHOWN]
+        shown = "; ".join(_call(*call) for call in sorted(longest))
+        found.append(
+            f"▾ The allocator called the driver {plural(int(facts.get('call_count') or len(calls)), 'time')}, "
+            f"{time_text(facts.get('call_ms'))} in all: {shown}{'; …' if len(calls) > CALLS_SHOWN else ''}."
+        )
+    if facts.get("other_processes"):
+        found.append(f"Other processes hold {size_text(facts['other_processes'])} of this GPU.")
+    if facts.get("incomplete"):
+        found.append("Not all of the notebook's objects were looked at, so some holders may have no name.")
+    return found
+
+
+def _call(at_ms: float, ms: float, count: int, what: str, step: int) -> str:
+    times = f"{count} calls, " if count > 1 else ""
+    return f"{what} in step {step}, {time_text(at_ms)} after the first mark ({times}{time_text(ms)})"
+
+
+def _moment(failed: Mapping[str, Any]) -> str:
+    if failed.get("later"):
+        return "after the recording was over"
+    return "the error itself goes on unchanged"
+
+
+def _row(holder: Any) -> dict[str, Any]:
+    return {"name": holder.name, "bytes": holder.bytes, "line": holder.line}
+
+
+def _table(holders: Sequence[Mapping[str, Any]], parts: Mapping[str, Any]) -> str:
+    """The holders with their bytes, share, line, and the largest layers."""
+    total = sum(one["bytes"] for one in holders)
+    if total <= 0:
+        return ""
+    lines = any(one.get("line") for one in holders)
+    head = row(
+        cell("", header=True),
+        cell("", header=True),
+        cell("size", align="right", header=True, style=_NUMBER),
+        cell("%", align="right", header=True, style=_NUMBER),
+        *((cell("line", align="right", header=True),) if lines else ()),
+    )
+    body = "".join(_rows(holders, parts, total, lines))
+    body += row(
+        cell("<b>all</b>"),
+        cell(""),
+        cell(f"<b>{size_text(total)}</b>", align="right", style=_NUMBER),
+        cell("<b>100.0</b>", align="right", style=_NUMBER),
+        *((cell(""),) if lines else ()),
+    )
+    return table(head, body)
+
+
+def _rows(holders: Sequence[Mapping[str, Any]], parts: Mapping[str, Any], total: int, lines: bool) -> Iterator[str]:
+    largest = max(one["bytes"] for one in holders)
+    for one in holders[:SHOWN]:
+        share = one["bytes"] / total
+        layers = parts.get(one["name"]) or ()
+        name = code_name(one["name"], 64)
+        if layers:
+            shown = " · ".join(
+                f"{shorten(str(layer), 40)} {percent_whole(size / max(one['bytes'], 1))}"
+                for layer, size in layers[:PARTS_SHOWN]
+            )
+            name += div(muted(escape(shown)), SMALL)
+        yield row(
+            cell(name),
+            cell(bar(max(one["bytes"], 0) / largest, MEMORY, width="110px"), style="vertical-align:middle"),
+            cell(size_text(one["bytes"]), align="right", style=_NUMBER),
+            cell(percent_cell(share), align="right", style=_NUMBER),
+            *((cell(str(one["line"]) if one.get("line") else "", align="right"),) if lines else ()),
+        )
+    rest = holders[SHOWN:]
+    if rest:
+        size = sum(one["bytes"] for one in rest)
+        yield row(
+            cell(muted(f"{len(rest)} more")),
+            cell(""),
+            cell(size_text(size), align="right", style=_NUMBER),
+            cell(percent_cell(size / total), align="right", style=_NUMBER),
+            *((cell(""),) if lines else ()),
+        )

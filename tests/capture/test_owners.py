@@ -1,0 +1,400 @@
+"""Who holds which storage: names and roles, and nothing of the user's is called or kept."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ipyprof.capture import objects, owners
+from ipyprof.capture.namespaces import namespaces
+from ipyprof.capture.owners import owners_of
+from ipyprof.trace.model import Owner
+
+
+def names(**namespace: Any) -> dict[str, tuple[str, int]]:
+    """Name → (role, bytes) of what a namespace holds."""
+    found, _ = owners_of([namespace])
+    return {owner.name: (owner.role, owner.bytes) for owner in found}
+
+
+def table(**namespace: Any) -> tuple[Owner, ...]:
+    return owners_of([namespace])[0]
+
+
+def test_a_tensor_is_found_under_its_name_with_its_address() -> None:
+    x = torch.zeros(100)
+
+    (owner,) = table(x=x)
+
+    assert owner == Owner(
+        address=x.untyped_storage().data_ptr(), device=-1, bytes=400, name="x", role="tensor", variable="x"
+    )
+
+
+def test_views_share_a_storage_and_count_once() -> None:
+    x = torch.zeros(100)
+
+    assert names(x=x, row=x[:10], other=x.view(10, 10)) == {"x": ("tensor", 400)}
+
+
+def test_the_shortest_name_wins() -> None:
+    x = torch.zeros(10)
+
+    assert list(names(box={"a": [x]}, y=x)) == ["y"]
+
+
+def test_containers_are_opened() -> None:
+    @dataclass
+    class Batch:
+        image: torch.Tensor
+
+    class Slotted:
+        __slots__ = ("label", "unset")
+
+        def __init__(self) -> None:
+            self.label = torch.zeros(6)
+
+    found = names(
+        rows=[torch.zeros(1)],
+        pair=(torch.zeros(2), 3),
+        by_name={"a": torch.zeros(3), 4: torch.zeros(4)},
+        batch=Batch(image=torch.zeros(5)),
+        slotted=Slotted(),
+        line=deque([torch.zeros(7)]),
+    )
+
+    assert found == {
+        "rows[0]": ("tensor", 4),
+        "pair[0]": ("tensor", 8),
+        "by_name['a']": ("tensor", 12),
+        "by_name[4]": ("tensor", 16),
+        "batch.image": ("tensor", 20),
+        "slotted.label": ("tensor", 24),
+        "line[0]": ("tensor", 28),
+    }
+
+
+def test_closures_are_opened() -> None:
+    def make() -> Any:
+        weight = torch.zeros(10)
+
+        def apply(x: torch.Tensor) -> torch.Tensor:
+            return x * weight
+
+        return apply
+
+    assert names(apply=make()) == {"apply()": ("tensor", 40)}
+
+
+def test_a_training_is_named_by_model_and_layer() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3, bias=False), torch.nn.BatchNorm1d(3, affine=False))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.zeros(2, 4)).sum().backward()
+    optimizer.step()
+
+    found = names(optimizer=optimizer, parameters=list(model.parameters()), model=model)
+
+    assert found["model.0.weight"] == ("parameter", 48)
+    assert found["model.0.weight.grad"] == ("gradient", 48)
+    assert found["model.1.running_mean"] == ("buffer", 12)
+    assert found["optimizer: exp_avg of model.0.weight"] == ("optimizer state", 48)
+    assert found["optimizer: exp_avg_sq of model.0.weight"] == ("optimizer state", 48)
+    assert "parameters[0]" not in found
+
+
+def test_a_bare_tensor_that_an_optimizer_steps_is_a_parameter_under_its_own_name() -> None:
+    weight = torch.zeros(5, requires_grad=True)
+
+    found = names(optimizer=torch.optim.SGD([weight]), weight=weight)
+
+    assert found == {"weight": ("parameter", 20)}
+
+
+def test_a_parameter_that_only_the_optimizer_knows_is_named_by_its_place() -> None:
+    found = names(optimizer=torch.optim.SGD([torch.zeros(5, requires_grad=True)]))
+
+    assert found == {"optimizer parameter 0": ("parameter", 20)}
+
+
+def test_a_kept_loss_names_what_its_graph_has_saved() -> None:
+    """E15: the bytes of the leak are not the loss but what its graph saved."""
+    weight = torch.zeros(8, 8, requires_grad=True)
+    losses = [(weight @ weight).exp().sum() for _ in range(2)]
+
+    found = table(weight=weight, losses=losses)
+
+    saved = [owner for owner in found if owner.role == "graph"]
+    assert [(owner.name, owner.bytes, owner.variable) for owner in saved] == [
+        ("graph of losses[0]", 256, "losses"),
+        ("graph of losses[1]", 256, "losses"),
+    ]
+
+
+def test_a_tensor_that_a_list_holds_too_tells_both() -> None:
+    loss = torch.zeros(3)
+
+    (owner,) = table(loss=loss, losses=[loss.detach()])
+
+    assert (owner.name, owner.also) == ("loss", "losses")
+
+
+def test_a_graph_whose_tensor_a_list_holds_too_tells_both() -> None:
+    weight = torch.zeros(8, 8, requires_grad=True)
+    loss = weight.exp().sum()
+
+    saved = [owner for owner in table(weight=weight, loss=loss, losses=[loss]) if owner.role == "graph"]
+
+    assert [(owner.variable, owner.also) for owner in saved] == [("loss", "losses")]
+
+
+def test_a_graph_after_backward_holds_nothing() -> None:
+    weight = torch.zeros(8, 8, requires_grad=True)
+    loss = weight.exp().sum()
+    loss.backward()
+
+    assert all(owner.role != "graph" for owner in table(loss=loss))
+
+
+def test_checkpoints_and_saving_hooks_are_not_run() -> None:
+    calls = []
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        calls.append("forward")
+        return x.exp().sin()
+
+    x = torch.zeros(4, requires_grad=True)
+    kept = checkpoint(run, x, use_reentrant=False)
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: calls.append("unpack") or one):
+        packed = x.exp()
+
+    table(kept=kept, packed=packed)
+
+    assert calls == ["forward"]
+
+
+class Hostile:
+    """Every way into it is a failure."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "inside", torch.zeros(11))
+
+    def _fail(self, *arguments: Any) -> Any:
+        raise AssertionError("the user's code was called")
+
+    __getattr__ = __getattribute__ = __len__ = __iter__ = __eq__ = __bool__ = __repr__ = __str__ = _fail
+    __hash__ = __dir__ = __setattr__ = __getitem__ = __contains__ = __instancecheck__ = _fail  # type: ignore[assignment]
+    __class__ = property(_fail)  # type: ignore[assignment]
+
+
+class HostileKind(type):
+    def _fail(cls, *arguments: Any) -> Any:
+        raise AssertionError("the user's code was called")
+
+    __getattribute__ = __hash__ = __eq__ = __iter__ = __len__ = _fail  # type: ignore[assignment]
+    __instancecheck__ = __subclasscheck__ = _fail
+
+
+class OfHostileKind(metaclass=HostileKind):
+    pass
+
+
+class HostileDict(dict):  # type: ignore[type-arg]
+    __getitem__ = __iter__ = items = keys = values = __len__ = Hostile._fail  # type: ignore[assignment]
+
+
+class HostileList(list):  # type: ignore[type-arg]
+    __getitem__ = __iter__ = __len__ = Hostile._fail  # type: ignore[assignment]
+
+
+class HostileModule(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self._parameters["weight"] = torch.nn.Parameter(torch.zeros(12))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError("the user's code was called")
+
+    parameters = named_parameters = state_dict = children = Hostile._fail  # type: ignore[assignment]
+
+
+class HostileTensor(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *arguments: Any, **named: Any) -> Any:
+        raise AssertionError("the user's code was called")
+
+
+def test_hostile_objects_see_no_call_and_are_opened_all_the_same() -> None:
+    of_kind = object.__new__(OfHostileKind)
+    with torch._C.DisableTorchFunctionSubclass():
+        tensor = torch.Tensor.as_subclass(torch.zeros(15), HostileTensor)
+    namespace = {
+        "hostile": Hostile(),
+        "of_kind": of_kind,
+        "by_name": HostileDict(a=torch.zeros(13)),
+        "rows": HostileList([torch.zeros(14)]),
+        "module": HostileModule(),
+        "tensor": tensor,
+    }
+
+    found, complete = owners_of([namespace])
+
+    assert complete
+    assert {owner.name: owner.bytes for owner in found} == {
+        "hostile.inside": 44,
+        "by_name['a']": 52,
+        "rows[0]": 56,
+        "module.weight": 48,
+        "tensor": 60,
+    }
+
+
+def test_what_is_lazy_stays_lazy() -> None:
+    started = []
+
+    def numbers() -> Any:
+        started.append(1)
+        yield torch.zeros(3)
+
+    assert names(stream=numbers(), mapped=map(started.append, [1])) == {}
+    assert started == []
+
+
+def test_a_huge_list_is_looked_at_from_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "MOST_ITEMS", 4)
+
+    found, complete = owners_of([{"rows": [torch.zeros(1) for _ in range(10)]}])
+
+    assert not complete
+    assert sorted(owner.name for owner in found) == ["rows[0]", "rows[1]", "rows[8]", "rows[9]"]
+
+
+def test_the_number_of_objects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owners, "MOST_OBJECTS", 100)
+
+    found, complete = owners_of([{"rows": [[torch.zeros(1)] for _ in range(1_000)]}])
+
+    assert not complete
+    assert len(found) <= 100
+
+
+def test_the_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owners, "MOST_NS", 0)
+
+    _, complete = owners_of([{"rows": [[] for _ in range(1_000)]}])
+
+    assert not complete
+
+
+def test_a_container_in_itself_ends() -> None:
+    rows: list[Any] = [torch.zeros(2)]
+    rows.append(rows)
+
+    assert names(rows=rows) == {"rows[0]": ("tensor", 8)}
+
+
+def test_tensors_without_memory_are_left_out() -> None:
+    found = names(
+        meta=torch.zeros(4, device="meta"), sparse=torch.zeros(4).to_sparse(), empty=torch.zeros(0), none=None
+    )
+
+    assert found == {}
+
+
+def test_looking_keeps_nothing_alive() -> None:
+    class Thing:
+        def __init__(self) -> None:
+            self.weight = torch.zeros(4, requires_grad=True)
+            self.kept = [self.weight.exp().sum()]
+
+    thing = Thing()
+    watched = [weakref.ref(thing), weakref.ref(thing.weight), weakref.ref(thing.kept[0])]
+    before = sys.getrefcount(thing.weight)
+
+    owners_of([{"thing": thing}])
+
+    after = sys.getrefcount(thing.weight)
+    assert after == before
+    gc.disable()
+    try:
+        del thing
+        assert [one() for one in watched] == [None, None, None]
+    finally:
+        gc.enable()
+
+
+def held(error: BaseException | None = None) -> list[str]:
+    with namespaces(error) as spaces:
+        found, _ = owners_of(spaces)
+    return [owner.name for owner in found]
+
+
+def test_locals_of_a_running_function_are_named_and_not_kept() -> None:
+    def train() -> tuple[list[str], bool]:
+        batch = torch.zeros(1_234)
+        watched = weakref.ref(batch)
+        found = held()
+        del batch
+        return found, watched() is None
+
+    found, gone = train()
+
+    assert "batch (in train)" in found
+    assert gone
+
+
+def test_a_copy_of_locals_that_the_user_keeps_is_left_alone() -> None:
+    def train() -> dict[str, Any]:
+        batch = torch.zeros(1_234)
+        mine = locals()
+        held()
+        assert mine["batch"] is batch
+        return mine
+
+    assert "batch" in train()
+
+
+def test_what_the_frames_of_an_error_keep_is_named() -> None:
+    def forward() -> None:
+        hidden = torch.zeros(4_321)
+        raise ValueError(hidden.shape)
+
+    try:
+        forward()
+    except ValueError as caught:
+        error = caught
+
+    assert "hidden (in forward)" in held(error)
+
+
+def test_the_frames_of_the_error_behind_an_error_count_too() -> None:
+    def forward() -> None:
+        hidden = torch.zeros(4_321)
+        raise ValueError(hidden.shape)
+
+    def wrapped() -> None:
+        try:
+            forward()
+        except ValueError as error:
+            raise RuntimeError("again") from error
+
+    with pytest.raises(RuntimeError) as caught:
+        wrapped()
+
+    assert "hidden (in forward)" in held(caught.value)
+
+
+def test_results_in_out_are_named_and_private_names_are_not(shell: Any) -> None:
+    shell.run_cell("import torch\n_private = torch.zeros(77)\ntorch.zeros(99)")
+
+    found = held()
+
+    assert f"Out[{shell.execution_count}]" in found or any(name.startswith(("Out[", "_")) for name in found)
+    assert "_private" not in found

@@ -1,0 +1,70 @@
+"""Reports before and after a cure, as a comparison gets them; the starvation of the samples and its cure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ipyprof.diagnosis.finding import Verdict
+from ipyprof.report.report import Breakdown, Report, Throughput, Utilization
+from tests.sample_reports import starvation
+
+
+def slow() -> Report:
+    """257 ms a step, 225 of them waiting for the loader; 64 images a step."""
+    return named(starvation(), "before")
+
+
+def fast() -> Report:
+    """The same loop with worker processes: 31.6 ms a step, one operator faster, Python longer."""
+    base = starvation()
+    operators = tuple(
+        dataclasses.replace(one, self_device_ms=1.06) if one.name == "aten::copy_" else one for one in base.operators
+    )
+    steps = []
+    for step in base.views["per_step"]:
+        rows = [{**row, "self_device_ms": 1.06} if row["name"] == "aten::copy_" else row for row in step["operators"]]
+        steps.append({**step, "breakdown": {**step["breakdown"], "memcpy": 0.8}, "operators": rows})
+    cell = tuple(line.replace("in train_loader:", "in fast_loader:") for line in base.source.cell)
+    return dataclasses.replace(
+        base,
+        source=dataclasses.replace(base.source, name="after", cell=cell),
+        steps=dataclasses.replace(
+            base.steps,
+            step_ms=31.6,
+            per_step_ms=(31.2, 31.6, 32.1),
+            throughput=Throughput(value=64 / 31.6 * 1000, unit="img/s"),
+        ),
+        breakdown=Breakdown(
+            kernel=15.2, memcpy=0.8, memset=0.0, communication=0.0, data_loading=0.0, runtime=2.7, cpu=12.9, other=0.0
+        ),
+        utilization=Utilization(nvml=0.5, kernel_busy=0.481, sm_coverage=0.4, mfu=0.05),
+        operators=operators,
+        verdict=Verdict(
+            cause="launch_bound",
+            headline="The GPU waits for launches of short kernels: 12.0 of 31.6 ms (38 %).",
+            advice="",
+            confidence="high",
+        ),
+        views={**base.views, "per_step": steps},
+    )
+
+
+def named(report: Report, name: str | None) -> Report:
+    """The report under another title, with 64 images a step exactly."""
+    steps = report.steps
+    rate = Throughput(value=64 / steps.step_ms * 1000, unit="img/s") if steps.step_ms else None
+    return dataclasses.replace(
+        report,
+        source=dataclasses.replace(report.source, name=name),
+        steps=dataclasses.replace(steps, throughput=rate),
+    )
+
+
+def timed(report: Report, *samples: float, **steps: Any) -> Report:
+    """The report with other unprofiled samples, their median as the step."""
+    middle, rate = sorted(samples)[len(samples) // 2], report.steps.throughput
+    if rate is not None and report.steps.step_ms is not None:  # the same work in each step
+        rate = dataclasses.replace(rate, value=rate.value * report.steps.step_ms / middle)
+    given = {"step_ms": middle, "throughput": rate, **steps}
+    return dataclasses.replace(report, steps=dataclasses.replace(report.steps, per_step_ms=samples, **given))

@@ -1,0 +1,231 @@
+"""The collectives of one rank: what they are, when the rank was ready, whether it waited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ipyprof.analysis.collectives import CollectiveKind, Collectives, collectives_of, step_numbers
+from ipyprof.analysis.steps import find_steps
+from tests.builder import TraceBuilder
+from tests.shared_traces import shared_trace
+
+COMPUTE, NETWORK = 7, 20
+MEGA = 1_000_000
+
+
+def metadata(name: str = "allreduce", elements: int = MEGA, group: str = "0", ranks: str = "[0, 1]") -> dict[str, Any]:
+    """What Kineto writes beside a collective."""
+    return {
+        "Collective name": name,
+        "dtype": "BFloat16",
+        "In msg nelems": elements,
+        "Out msg nelems": elements,
+        "Group size": 2,
+        "Process Group Name": group,
+        "Process Group Ranks": ranks,
+    }
+
+
+def found(builder: TraceBuilder) -> Collectives:
+    trace = builder.trace()
+    return collectives_of(trace, find_steps(trace))
+
+
+def backward(kernel: str = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", **args: Any) -> TraceBuilder:
+    """A kernel until 110, a collective that is launched at 20 and runs from 112 to 200, work behind it at 205."""
+    builder = TraceBuilder()
+    builder.device()
+    builder.step(4, at=0, end=300)
+    builder.launch(at=5, dur=5, kernel_name="gemm", kernel_at=10, kernel_dur=100, stream=COMPUTE)
+    builder.launch(at=20, dur=5, kernel_name=kernel, kernel_at=112, kernel_dur=88, stream=NETWORK, **args)
+    builder.launch(at=30, dur=5, kernel_name="adam", kernel_at=205, kernel_dur=20, stream=COMPUTE)
+    return builder
+
+
+def test_a_collective_is_what_its_metadata_says() -> None:
+    # given a kernel with metadata
+    one = found(backward(**metadata()))
+    # then group, members, size, message and algorithm are known
+    assert one.kinds == (
+        CollectiveKind(
+            group="0",
+            members=(0, 1),
+            name="allreduce",
+            elements=MEGA,
+            dtype="BFloat16",
+            size=2,
+            algorithm="RING LL",
+        ),
+    )
+    assert one.kinds[0].message_bytes == 2 * MEGA
+    # and the bus moves 2 (n − 1) / n of the message: 2 MB in 1 ms
+    assert one.kinds[0].bus_bytes_per_s(1e6) == pytest.approx(2e9)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)",
+        "ncclDevKernel_Generic(x)",
+        "ncclDevKernel_Generic_4(x)",
+        "rccl_main_kernel(x)",
+    ],
+)
+def test_the_kernel_name_does_not_tell_the_collective(kernel: str) -> None:
+    """C2: which collective it is comes from the metadata, whatever the kernel is called."""
+    one = found(backward(kernel, **metadata("all_gather_into_tensor")))
+
+    assert [kind.name for kind in one.kinds] == ["allgatherintotensor"]
+
+
+@pytest.mark.parametrize(
+    ("told", "name", "together", "bus"),
+    [
+        ("_allgather_base", "allgather", True, 1e9),
+        ("allgather_into_tensor_coalesced", "allgatherintotensorcoalesced", True, 1e9),
+        ("_reduce_scatter_base", "reducescatter", True, 1e9),
+        ("all_to_allv", "alltoallv", True, 1e9),
+        ("reduce", "reduce", False, 2e9),
+        ("broadcast", "broadcast", False, 2e9),
+        ("barrier", "barrier", True, None),
+    ],
+)
+def test_names_of_several_versions_mean_the_same(told: str, name: str, together: bool, bus: float | None) -> None:
+    """Two ranks, 2 MB in 1 ms; who may leave early says nothing of the clocks."""
+    (kind,) = found(backward(**metadata(told))).kinds
+
+    assert (kind.name, kind.leaves_together) == (name, together)
+    assert kind.bus_bytes_per_s(1e6) == (None if bus is None else pytest.approx(bus))
+
+
+def test_without_metadata_the_annotation_around_the_launch_tells() -> None:
+    """C2, C7: the annotation names it, and its copy on the device is not counted a second time."""
+    # given an old file: no metadata on the kernel, an annotation around its launch and one on the device
+    builder = backward()
+    builder.annotation("nccl:all_reduce", 18, 27, **{"Input Dims": [[1000, 10]], "Input type": ["float"]})
+    builder.gpu_annotation("nccl:all_reduce", 112, 200, stream=NETWORK)
+    # when its collectives are read
+    one = found(builder)
+    # then there is one, of that name and size
+    assert len(one) == 1
+    assert (one.kinds[0].name, one.kinds[0].elements, one.kinds[0].message_bytes) == ("allreduce", 10_000, 40_000)
+
+
+def test_a_rank_is_ready_when_its_own_earlier_work_is_done() -> None:
+    # given a collective that starts 2 after the kernel launched before it
+    one = found(backward(**metadata()))
+    # then it was ready at the kernel's end, in step 4, and no other work hides any of it
+    assert one.ready_ns.tolist() == [110_000]
+    assert (one.start_ns.tolist(), one.end_ns.tolist()) == ([112_000], [200_000])
+    assert one.step.tolist() == [4]
+    assert one.exposed_ns.tolist() == [88_000]
+
+
+def test_a_collective_behind_another_one_was_ready_before_it_started() -> None:
+    """The second one queues on its stream: 200 to 290, but all it needs was done at 110."""
+    builder = backward(**metadata())
+    builder.launch(at=26, dur=3, kernel_name="nccl", kernel_at=200, kernel_dur=90, stream=NETWORK)
+    builder.events[-1]["name"] = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)"
+    builder.events[-1]["args"].update(metadata())
+
+    one = found(builder)
+
+    assert one.ready_ns.tolist() == [110_000, 110_000]
+    assert one.start_ns.tolist() == [112_000, 200_000]
+
+
+def test_work_that_starts_right_behind_the_end_has_waited_for_it() -> None:
+    # given work on an idle stream, launched long before, that starts 5 behind the collective
+    waited = found(backward(**metadata()))
+    # and the same work behind another kernel that keeps its stream busy
+    busy = backward(**metadata())
+    busy.launch(at=28, dur=2, kernel_name="gemm", kernel_at=111, kernel_dur=93, stream=COMPUTE)
+    # then only the first one waited
+    assert waited.joined.tolist() == [True]
+    assert found(busy).joined.tolist() == [False]
+
+
+def test_a_host_that_synchronises_has_waited() -> None:
+    builder = backward(**metadata())
+    builder.events = [event for event in builder.events if event["name"] != "adam"]
+    builder.sync(at=40, dur=163)
+
+    assert found(builder).joined.tolist() == [True]
+
+
+def test_carried_over_and_pairwise_ones_are_left_out() -> None:
+    # given a collective without its launch, and a send
+    builder = backward(**metadata())
+    builder.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", 1, 5, stream=NETWORK)
+    builder.launch(at=60, dur=2, kernel_name="ncclDevKernel_SendRecv(x)", kernel_at=210, kernel_dur=5, stream=NETWORK)
+    builder.events[-1]["args"].update(metadata("send"))
+    # when the collectives are read, then both are counted and not used
+    one = found(builder)
+    assert (len(one), one.left_out) == (1, 2)
+
+
+def test_steps_are_numbered_as_their_marks() -> None:
+    builder = TraceBuilder()
+    builder.step(7, at=0, end=10)
+    builder.step(8, at=10, end=20)
+    builder.op("aten::mm", at=2, end=4)
+    trace = builder.trace()
+
+    assert step_numbers(trace, find_steps(trace)) == (7, 8)
+
+
+def gloo(*, overlapped: bool) -> TraceBuilder:
+    """A rank on the CPU: issued at 1,000, on its own thread from 1,100 to 5,000; the host waits, or works on."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=8_000)
+    builder.op("aten::mm", at=100, end=900)
+    builder.op("c10d::allreduce_", at=1_000, end=1_050)
+    builder.annotation("gloo:all_reduce", 1_100, 5_000, tid=99, **{"Input Dims": [[64]], "Input type": ["float"]})
+    if overlapped:
+        builder.op("aten::mm", at=1_060, end=6_000)
+    builder.op("aten::add_", at=6_100 if overlapped else 5_300, end=7_000)
+    builder.metadata(
+        distributedInfo={"rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "pg_size": 2, "ranks": [0, 1]}]}
+    )
+    return builder
+
+
+def test_without_a_gpu_the_annotations_of_gloo_are_the_collectives() -> None:
+    """The file has one group: its name and ranks are theirs."""
+    one = found(gloo(overlapped=False))
+
+    assert not one.on_device
+    assert (one.kinds[0].name, one.kinds[0].group, one.kinds[0].members) == ("allreduce", "0", (0, 1))
+    assert one.ready_ns.tolist() == [1_000_000]
+    assert one.joined.tolist() == [True]
+    assert one.exposed_ns.tolist() == [3_900_000]
+
+
+def test_a_host_that_works_on_does_not_wait_for_gloo() -> None:
+    one = found(gloo(overlapped=True))
+
+    assert one.joined.tolist() == [False]
+    assert one.exposed_ns.tolist() == [0]
+
+
+def test_real_file_of_an_old_torch_without_metadata() -> None:
+    """C2: a real file of 128 ranks (torch of 2023): the collectives are named by their annotations."""
+    trace = shared_trace("hta/tests~data~timeline_analysis~sampled_rank-0.json.gz")
+
+    one = collectives_of(trace, find_steps(trace))
+
+    assert {kind.name for kind in one.kinds} == {"alltoall", "allreduce", "allgather"}
+    assert len(one) + one.left_out == 10
+
+
+def test_real_file_with_a_group_of_three_hundred_ranks() -> None:
+    """A real CPU-only file: Gloo's all-reduces, issued in order."""
+    trace = shared_trace("hta/history~cpu_only_rank-34_full.pt.trace.json.gz")
+
+    one = collectives_of(trace, find_steps(trace))
+
+    assert len(one) > 0
+    assert {kind.name for kind in one.kinds} == {"allreduce"}
+    assert (one.ready_ns <= one.start_ns).all()

@@ -1,0 +1,317 @@
+"""Two reports side by side: exact numbers on built reports, each answer, each warning."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from ipyprof.report.compare import compare_reports
+from ipyprof.report.comparison import Comparison, Row
+from ipyprof.report.report import Breakdown, Device, Report, Throughput
+from ipyprof.report.significance import FASTER, SAME, SLOWER, UNKNOWN
+from tests.sample_comparisons import fast, named, slow, timed
+from tests.sample_reports import cpu_only, healthy, sync
+
+
+def part(found: Comparison, name: str) -> Row:
+    return next(row for row in found.parts if row.name == name)
+
+
+def with_steps(report: Report, **changes: Any) -> Report:
+    return dataclasses.replace(report, steps=dataclasses.replace(report.steps, **changes))
+
+
+def without_view(report: Report, key: str) -> Report:
+    return dataclasses.replace(report, views={name: view for name, view in report.views.items() if name != key})
+
+
+# -- the answer --
+
+
+def test_cured_starvation_reaches_its_promise() -> None:
+    # given the loop before and after its cure, when they are compared
+    found = compare_reports(slow(), fast())
+    # then the sentence has the promise, what was reached, and both steps
+    assert found.headline == "Predicted at most 8.1×, reached 8.1×: a step takes 31.6 ms instead of 257 ms."
+    assert found.speedup == pytest.approx(257.0 / 31.6)
+    assert found.significance.answer == FASTER
+    assert found.promise is not None
+    assert (found.promise.cause, found.promise.kind) == ("data_loading", "at most")
+    assert found.promise.bound == slow().verdict.speedup_bound
+    assert found.promise.recovered == pytest.approx((257.0 - 31.6) / 225.4)
+    assert found.warnings == ()
+    assert (found.before.label, found.after.label) == ("before", "after")
+
+
+def test_the_way_back_is_slower_than_predicted() -> None:
+    # given the two in the wrong order, where the first promised nothing
+    found = compare_reports(fast(), slow())
+    # when compared, then it is slower, by the same factor
+    assert found.significance.answer == SLOWER
+    assert found.headline == "8.1× slower: a step takes 257 ms instead of 31.6 ms."
+
+
+def test_slower_against_a_promise_says_both() -> None:
+    # given a change that made the step slower, when compared, then the sentence has the promise and the fact
+    found = compare_reports(sync(), timed(sync(), 7.5, 7.6, 7.7))
+    assert found.headline == "Predicted at most 1.5× faster, but 2.0× slower: a step takes 7.60 ms instead of 3.80 ms."
+
+
+def test_no_change_names_what_was_predicted() -> None:
+    found = compare_reports(sync(), timed(sync(), 3.78, 3.81, 3.82))
+    assert found.significance.answer == SAME
+    assert found.headline == (
+        "No significant change: a step takes 3.81 ms instead of 3.80 ms; predicted was at most 1.5×."
+    )
+
+
+def test_too_few_samples_cannot_tell() -> None:
+    # given one unprofiled step after the change, when compared, then nothing is claimed
+    found = compare_reports(sync(), timed(sync(), 2.5))
+    assert found.significance.answer == UNKNOWN
+    assert found.headline == (
+        "Cannot tell whether it changed: a step takes 2.50 ms instead of 3.80 ms, from too few samples."
+    )
+
+
+def test_a_step_that_was_not_measured_cannot_be_compared() -> None:
+    found = compare_reports(with_steps(named(sync(), "first"), step_ms=None, per_step_ms=()), sync())
+    assert found.headline == "Cannot compare: the step of first was not measured."
+    assert found.speedup is None
+
+
+def test_a_healthy_first_run_promised_nothing() -> None:
+    found = compare_reports(healthy(), timed(healthy(), 10.0, 10.1, 10.2))
+    assert found.promise is None
+    assert found.headline == "2.0× faster: a step takes 10.1 ms instead of 20.6 ms."
+
+
+# -- other work per step --
+
+
+def test_other_items_are_compared_per_item() -> None:
+    # given twice the images in a step that takes 1.25 times as long
+    before = with_steps(timed(sync(), 4.0, 4.0, 4.0), throughput=Throughput(value=16_000, unit="img/s"))
+    after = with_steps(timed(sync(), 5.0, 5.0, 5.0), throughput=Throughput(value=25_600, unit="img/s"))
+    # when compared, then the time per image counts, and it is said
+    found = compare_reports(before, after)
+    assert found.per_item
+    assert found.speedup == pytest.approx(1.6)
+    assert found.before.samples_ms == pytest.approx((4.0 / 64,) * 3)
+    assert found.after.samples_ms == pytest.approx((5.0 / 128,) * 3)
+    assert "reached 1.6×: 25,600 img/s instead of 16,000 img/s." in found.headline
+    assert found.warnings == ("other work per step: 64 items before, 128 after; compared per item",)
+
+
+def test_other_units_are_a_warning() -> None:
+    before = with_steps(sync(), throughput=Throughput(value=100, unit="img/s"))
+    after = with_steps(sync(), throughput=Throughput(value=100, unit="tokens/s"))
+    found = compare_reports(before, after)
+    assert not found.per_item
+    assert "other items: img/s before, tokens/s after" in found.warnings
+
+
+# -- what makes two runs hard to compare --
+
+
+@pytest.mark.parametrize(
+    ("after", "warning"),
+    [
+        (
+            dataclasses.replace(sync(), device=Device(name="NVIDIA A100", index=0)),
+            "other device: NVIDIA H200 before, NVIDIA A100 after",
+        ),
+        (
+            dataclasses.replace(sync(), environment={**sync().environment, "torch": "2.13.0"}),
+            "other torch: 2.11.0+cu130 before, 2.13.0 after",
+        ),
+        (
+            dataclasses.replace(sync(), environment={**sync().environment, "cuda": "12.8"}),
+            "other cuda: 13.0 before, 12.8 after",
+        ),
+        (
+            with_steps(sync(), how="optimizer steps"),
+            "the steps may not be the same work: loop at line 2 before, optimizer steps after",
+        ),
+        (with_steps(sync(), cycle=4), "other cycles of the optimizer: 1 before, 4 after"),
+        (
+            with_steps(sync(), per_step_ms=(), baseline="none"),
+            "after: no step was timed without the profiler, so its step is an estimate",
+        ),
+        (
+            with_steps(sync(), baseline="after_first"),
+            "after: the only unprofiled step came right behind the recording",
+        ),
+        (
+            dataclasses.replace(sync(), source=dataclasses.replace(sync().source, partial="KeyError in step 2")),
+            "after: KeyError in step 2",
+        ),
+    ],
+)
+def test_what_differs_beside_the_code_is_a_warning(after: Report, warning: str) -> None:
+    # given a run that differs in one thing that is not the change, when compared, then exactly that is said
+    assert compare_reports(sync(), after).warnings == (warning,)
+
+
+def test_an_edit_that_moves_the_loop_is_no_warning() -> None:
+    assert compare_reports(sync(), with_steps(sync(), how="loop at line 5")).warnings == ()
+
+
+def test_one_report_twice_is_said() -> None:
+    assert "both are the same report" in compare_reports(sync(), sync()).warnings
+
+
+def test_with_and_without_a_gpu_is_a_warning_and_no_device_times() -> None:
+    # given a GPU run and a CPU run, when compared, then host times are compared and it is said
+    found = compare_reports(sync(), cpu_only())
+    assert not found.on_device
+    assert any(text.startswith("other device: NVIDIA H200 before, no GPU") for text in found.warnings)
+    assert part(found, "kernel").state == "unknown"
+    assert part(found, "kernel").change_ms is None
+
+
+def test_a_slower_clock_is_told_from_the_kernels_that_did_not_change() -> None:
+    # given a run in which every operator takes 10 % longer
+    rows = tuple(dataclasses.replace(one, self_device_ms=(one.self_device_ms or 0) * 1.1) for one in slow().operators)
+    found = compare_reports(slow(), dataclasses.replace(timed(slow(), 259.0, 260.0, 261.0), operators=rows))
+    # when compared, then the clock is named
+    assert found.warnings == (
+        "the same operators take 10 % longer after: the GPU's clock, or what shares the GPU, may have changed",
+    )
+
+
+def test_one_operator_that_changed_is_no_clock() -> None:
+    assert compare_reports(slow(), fast()).warnings == ()
+
+
+# -- from files --
+
+
+def test_two_files_are_judged_by_their_recorded_steps() -> None:
+    # given two reports of plain traces: no unprofiled samples, but recorded steps in the views
+    before = with_steps(sync(), per_step_ms=(), profiled_per_step_ms=(), baseline="none")
+    views = [{**step, "step_ms": step["step_ms"] / 2} for step in before.views["per_step"]]
+    after = dataclasses.replace(before, views={**before.views, "per_step": views})
+    # when compared, then those are the samples, and it is said
+    found = compare_reports(before, after)
+    assert found.before.clock == found.after.clock == "recorded"
+    assert found.significance.ratio == pytest.approx(2.0)
+    assert "recorded steps are compared: what recording costs is in them" in found.warnings
+
+
+def test_one_side_without_samples_is_not_mixed_with_recorded_ones() -> None:
+    # given unprofiled samples on one side only, when compared, then it cannot be told
+    found = compare_reports(sync(), with_steps(sync(), per_step_ms=(), step_ms=2.5))
+    assert found.significance.answer == UNKNOWN
+    assert (found.before.clock, found.after.clock) == ("unprofiled", "none")
+
+
+def test_a_file_is_called_by_its_name() -> None:
+    source = dataclasses.replace(sync().source, name=None, path="/runs/first.json.gz")
+    found = compare_reports(dataclasses.replace(sync(), source=source), named(sync(), None))
+    assert (found.before.label, found.after.label) == ("first.json.gz", "after")
+
+
+def test_samples_of_no_length_are_left_out() -> None:
+    # given a report from elsewhere with steps of no length, when compared, then the others count
+    found = compare_reports(sync(), timed(sync(), 2.0, 0.0, 2.0, 2.0))
+    assert found.after.samples_ms == (2.0, 2.0, 2.0)
+    assert found.significance.answer == FASTER
+
+
+# -- what moved --
+
+
+def test_parts_in_bar_order_with_their_change() -> None:
+    # given the cured loop, when compared
+    found = compare_reports(slow(), fast())
+    # then each part has both times; what moved less than 2 % is the same
+    rows = [(row.name, row.before_ms, row.after_ms, row.state) for row in found.parts]
+    assert rows == [
+        ("kernel", 15.2, 15.2, "same"),
+        ("copies", 5.6, 0.8, "changed"),
+        ("cpu", 8.8, 12.9, "changed"),
+        ("runtime", 2.0, 2.7, "changed"),
+        ("data_loading", 225.4, 0.0, "vanished"),
+    ]
+    assert part(found, "data_loading").change_ms == pytest.approx(-225.4)
+    # and the changes add up to that of the step
+    assert sum(row.change_ms or 0.0 for row in found.parts) == pytest.approx(31.6 - 257.0)
+
+
+def test_operators_that_moved_come_largest_first() -> None:
+    # given one operator that is gone, one that is new, one that is faster and one that is the same
+    base = slow().operators[0]
+
+    def rows(**times: float) -> Report:
+        operators = tuple(dataclasses.replace(base, name=name, self_device_ms=ms) for name, ms in times.items())
+        return dataclasses.replace(without_view(slow(), "per_step"), operators=operators)
+
+    before, after = rows(bmm=40.0, softmax=30.0, add=20.0), rows(bmm=15.0, attention=10.0, add=20.1)
+    # when compared, then they are ranked by what they changed
+    found = compare_reports(before, after)
+    assert [(row.name, row.state, row.change_ms) for row in found.operators] == [
+        ("softmax", "vanished", -30.0),
+        ("bmm", "changed", -25.0),
+        ("attention", "appeared", 10.0),
+    ]
+    assert found.same_operators == 1
+
+
+def test_an_operator_whose_recorded_steps_overlap_did_not_move() -> None:
+    # given an operator 10 % slower in the mean, whose single steps lie over each other
+    base = slow().operators[0]
+
+    def run(ms: float, *steps: float) -> Report:
+        views = [
+            {"step": at, "step_ms": 1.0, "breakdown": {}, "operators": [{"name": "mm", "self_device_ms": one}]}
+            for at, one in enumerate(steps)
+        ]
+        row = dataclasses.replace(base, name="mm", self_device_ms=ms)
+        return dataclasses.replace(slow(), operators=(row,), views={"per_step": views})
+
+    # when compared, then it is the same; apart, it moved
+    assert compare_reports(run(20.0, 19, 20, 21), run(22.0, 20.5, 22, 23)).same_operators == 1
+    assert compare_reports(run(20.0, 19, 20, 21), run(22.0, 21.5, 22, 23)).same_operators == 0
+
+
+def test_numbers_of_both_sides() -> None:
+    # given the cured loop, when compared, then throughput, use and memory stand side by side
+    numbers = {pair.name: (pair.before, pair.after) for pair in compare_reports(slow(), fast()).numbers}
+    assert numbers["step"] == (257.0, 31.6)
+    assert numbers["throughput"] == pytest.approx((64 / 0.257, 64 / 0.0316))
+    assert numbers["GPU computes"] == (0.059, 0.481)
+    assert numbers["MFU"] == (0.006, 0.05)
+    assert numbers["peak memory"] == (3_215_000_000, 3_215_000_000)
+
+
+def test_what_was_measured_on_no_side_is_left_out() -> None:
+    names = [pair.name for pair in compare_reports(cpu_only(), cpu_only()).numbers]
+    assert "MFU" not in names and "GPU computes" not in names
+
+
+def test_lines_of_the_cell_that_differ() -> None:
+    # given an edited cell under another magic line, when compared, then only the edited line is there, twice
+    after = fast()
+    cell = ("%%gpuprofile --name after", *after.source.cell[1:])
+    found = compare_reports(slow(), dataclasses.replace(after, source=dataclasses.replace(after.source, cell=cell)))
+    assert found.code == (("-", "for x, y in train_loader:"), ("+", "for x, y in fast_loader:"))
+
+
+def test_json_of_a_comparison() -> None:
+    # given a comparison, when its plain values go through JSON, then they are whole and finite
+    plain = compare_reports(slow(), fast()).to_dict()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert next(iter(plain)) == "schema" and plain["schema"] == 1
+    assert plain["operators"] == [
+        {"name": "aten::copy_", "before_ms": 5.93, "after_ms": 1.06, "state": "changed", "change_ms": 1.06 - 5.93}
+    ]
+
+
+def test_an_empty_breakdown_is_compared_all_the_same() -> None:
+    nothing = Breakdown(**dict.fromkeys(field.name for field in dataclasses.fields(Breakdown)))
+    found = compare_reports(dataclasses.replace(sync(), breakdown=nothing), sync())
+    assert all(row.state == "unknown" for row in found.parts)

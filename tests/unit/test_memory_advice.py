@@ -1,0 +1,114 @@
+"""What to do about memory, from holders that are given."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipyprof.analysis.holders import ACTIVATIONS, GRAPHS, OPTIMIZER, PARAMETERS, REST, TEMPORARIES, TENSORS, Holding
+from ipyprof.diagnosis.memory_advice import batch_share, checkpoint_advice, failure_advice, growth_advice
+from ipyprof.trace.model import AllocatorState, OutOfMemory
+
+MB = 1_000_000
+
+
+def holding(name: str, role: str, size: int, line: int | None = None) -> Holding:
+    return Holding(name=name, role=role, bytes=size * MB, line=line)
+
+
+HELD = (
+    holding("activations of line 4", ACTIVATIONS, 600, 4),
+    holding("parameters of model", PARAMETERS, 200),
+    holding("cache", TENSORS, 100),
+    holding("temporaries of aten::mm", TEMPORARIES, 100, 5),
+)
+
+
+def test_the_line_with_most_activations_is_to_be_checkpointed() -> None:
+    (text,) = checkpoint_advice(HELD)
+
+    assert text.startswith("Line 4 keeps 600 MB of activations for the backward pass, 60 % of the peak")
+    assert "saves at most that" in text
+
+
+@pytest.mark.parametrize("activations", [(99, 4), (500, None)])
+def test_small_activations_and_those_without_a_line_are_not(activations: tuple[int, int | None]) -> None:
+    size, line = activations
+
+    assert checkpoint_advice((holding("activations", ACTIVATIONS, size, line), holding("rest", REST, 901))) == ()
+
+
+def test_a_list_of_losses_is_told_what_to_keep_instead() -> None:
+    (text,) = growth_advice((holding("losses", TENSORS, 40, 4),))
+
+    assert text.startswith("losses keeps 40.0 MB more after each step (line 4): keep loss.item()")
+    assert text.endswith("The peak is not reached yet.")
+
+
+def test_the_history_of_results_is_told_how_to_empty_it() -> None:
+    assert "%reset out" in growth_advice((holding("Out", TENSORS, 40),))[0]
+
+
+def test_little_growth_is_not_mentioned() -> None:
+    assert growth_advice((Holding(name="losses", role=TENSORS, bytes=512, line=4),)) == ()
+
+
+def test_a_request_that_would_have_fitted_in_one_piece_is_told_of_segments() -> None:
+    failed = OutOfMemory(tried_bytes=500 * MB, free_bytes=10 * MB, unused_bytes=600 * MB)
+    state = AllocatorState(device=0, allocated_bytes=0, reserved_bytes=0, largest_free_bytes=90 * MB)
+
+    advice = failure_advice(failed, HELD, state, None)
+
+    assert advice[0] == (
+        "600 MB are reserved and free, but in pieces, the largest piece 90.0 MB: "
+        "start Python with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    )
+
+
+def test_segments_that_are_on_already_are_not_advised() -> None:
+    failed = OutOfMemory(tried_bytes=500 * MB, free_bytes=10 * MB, unused_bytes=600 * MB)
+    state = AllocatorState(device=0, allocated_bytes=0, reserved_bytes=0, expandable=True)
+
+    assert failure_advice(failed, HELD, state, None)[0].endswith("expandable_segments is on already.")
+
+
+def test_a_request_without_room_is_not_told_of_segments() -> None:
+    failed = OutOfMemory(tried_bytes=500 * MB, free_bytes=10 * MB, unused_bytes=20 * MB)
+
+    assert not any("expandable" in text for text in failure_advice(failed, HELD, None, None))
+
+
+def test_the_holder_to_drop_is_the_largest_that_is_no_part_of_the_model() -> None:
+    held = (*HELD, holding("graph kept by losses", GRAPHS, 90), holding("state of opt", OPTIMIZER, 10))
+
+    advice = failure_advice(OutOfMemory(line=5), held, None, None)
+
+    assert advice[0] == "cache holds 100 MB: let go of it before line 5 if it is not needed."
+
+
+def test_a_smaller_batch_comes_with_its_share() -> None:
+    # 300 MB asked for, 50 free, 10 unused: 240 are lacking; 300 + 600 + 100 follow the batch.
+    failed = OutOfMemory(tried_bytes=300 * MB, free_bytes=50 * MB, unused_bytes=10 * MB)
+
+    assert batch_share(failed, HELD) == pytest.approx(0.24)
+    assert any("A batch smaller by at least 24 %" in text for text in failure_advice(failed, HELD, None, None))
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        OutOfMemory(),
+        OutOfMemory(tried_bytes=300 * MB),
+        OutOfMemory(tried_bytes=300 * MB, free_bytes=400 * MB),
+    ],
+)
+def test_a_share_that_is_not_known_is_not_told(failed: OutOfMemory) -> None:
+    assert batch_share(failed, HELD) is None
+
+
+def test_large_optimizer_state_and_other_processes_are_told() -> None:
+    held = (holding("state of opt", OPTIMIZER, 700), holding("parameters of model", PARAMETERS, 300))
+
+    advice = failure_advice(OutOfMemory(tried_bytes=100 * MB), held, None, 900 * MB)
+
+    assert advice[0].startswith("Optimizer state is 70 % of what was held")
+    assert advice[1] == "Other processes hold 900 MB of this GPU."
