@@ -273,7 +273,7 @@ def _saved_reports(data: bytes) -> tuple[Report, ...] | None:
     Raises:
         IpyprofError: a report of another schema, or a damaged one.
     """
-    if b'"traceEvents"' in data or data.lstrip()[:1] not in (b"{", b"["):
+    if b'"traceEvents"' in data or b'"verdict"' not in data or data.lstrip()[:1] not in (b"{", b"["):
         return None
     import msgspec
 

@@ -54,6 +54,7 @@ class GpuProfile(Magics):
     @argument("--html", metavar="FILE", help="Write the dashboard to this file.")
     @argument("--memory-snapshot", metavar="FILE", help="Write torch's own snapshot, for pytorch.org/memory_viz.")
     @argument("--logdir", metavar="DIR", help="Write the trace into this folder, named as TensorBoard looks for it.")
+    @argument("--ranks", choices=("auto",), help="This kernel is one rank of a job: rank 0 reports on all at the end.")
     @argument("--name", help="A title for this run, kept in the trace and in the list of runs.")
     @argument("--compare", action="store_true", default=None, help="Compare two runs: the last two, or A B behind it.")
     @argument("--load", metavar="PATH", help="Show a saved trace or report, or the traces of several ranks (a folder).")
@@ -205,6 +206,11 @@ def _run(shell: Any, options: Options, magic_line: str, compiled: Any, *, line_f
     """The value of the cell's last expression. What it raises goes through, after the report of the steps so far."""
     __tracebackhide__ = "__ipython_bottom__"
     surface = surface_for(shell, quiet=options.quiet, static=options.static)
+    make: type[Delivery] = Delivery
+    if options.ranks is not None:
+        from ipyprof.rank_delivery import RankDelivery, surface_of_rank
+
+        make, surface = RankDelivery, surface_of_rank(surface)
     with running.claim(surface) as run:
         if run is None:
             try:
@@ -216,7 +222,7 @@ def _run(shell: Any, options: Options, magic_line: str, compiled: Any, *, line_f
         from ipyprof.capture.session import Session
 
         source = compiled.source if line_form else magic_line + compiled.source
-        delivery = Delivery(options, surface, cell=source.splitlines())
+        delivery = make(options, surface, cell=source.splitlines())
         session = Session(
             options, status=surface.status, on_ready=delivery.deliver, source=source, cell_name=compiled.filename
         )

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ipyprof.analysis.collectives import CollectiveKind
+from ipyprof.analysis.collective_kinds import CollectiveKind
 from ipyprof.analysis.rank_summary import HostFacts, RankSummary
 
 MS = 1_000_000

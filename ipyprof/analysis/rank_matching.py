@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipyprof.analysis.collectives import CollectiveKind
+from ipyprof.analysis.collective_kinds import CollectiveKind
 from ipyprof.analysis.launched import Bool, Float
 from ipyprof.analysis.rank_summary import RankSummary
 from ipyprof.trace.model import Int64

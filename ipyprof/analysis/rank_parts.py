@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipyprof.analysis.breakdown import DEVICE_PARTS
-from ipyprof.analysis.collectives import host_work, is_collective_annotation
+from ipyprof.analysis.collective_kinds import is_collective_annotation
+from ipyprof.analysis.collectives import host_work
 from ipyprof.analysis.intervals import coverage_before, covered, sweep, union
 from ipyprof.analysis.program import Host, Program, loader_spans
 from ipyprof.analysis.steps import Steps

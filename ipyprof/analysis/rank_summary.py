@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ipyprof.analysis.collectives import CollectiveKind, Collectives, collectives_of, step_numbers
+from ipyprof.analysis.collective_kinds import CollectiveKind
+from ipyprof.analysis.collectives import Collectives, collectives_of, step_numbers
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.rank_parts import rank_parts
 from ipyprof.trace.model import Int64, Trace

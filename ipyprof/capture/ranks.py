@@ -70,7 +70,8 @@ def job_store() -> Any | None:
         except Exception:  # no default group any more
             pass
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-    if not address or not port.isdigit():
+    # Elsewhere rank 0 opens that port when the process group is made, and nobody listens before.
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not address or not port.isdigit():
         return None
     try:
         # The launcher's own store; this connects and never listens.

@@ -177,6 +177,8 @@ class Report:
       with lanes ``{"name": str, "kind": "host" | "device", "segments": [[start_ms, end_ms, category, label], ...]}``:
       one recorded step, recorded clock, categories as the breakdown's keys.
     * ``device_state``: the fields of ``DeviceState`` and ``text``, one line of them; only of a live run on a GPU.
+
+    ``ranks`` is ``None`` for a single process, else as ``ipyprof.report.ranks.ranks_value`` makes it.
     """
 
     source: Source

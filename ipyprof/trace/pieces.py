@@ -1,8 +1,8 @@
 """JSON text as lists of typed events, a piece of the text at a time; damage costs the events that it hit, no more.
 
-Decoding in pieces of half a megabyte keeps the events of one piece in the processor's cache until their columns are
-filled, and only those in memory. A piece ends where an event seems to end: if that was wrong, the piece is no JSON, and
-the text is decoded as a whole.
+Decoding piece by piece keeps the events of one piece in the processor's cache until their columns are filled, and only
+those in memory. A piece ends where an event seems to end: if that was wrong, the piece is no JSON, and the text is
+decoded as a whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ipyprof.trace.kineto import EVENT, EVENTS, RAW, RAW_LIST, TOP, Event
 from ipyprof.trace.refusal import TRUNCATED
 from ipyprof.trace.source import first_byte
 
-PIECE_BYTES = 1 << 19
+PIECE_BYTES = 1 << 20
 REPAIRED = "text that is not valid JSON, repaired"
 UNFIT = "events with a value of the wrong type"
 BROKEN = "events that are not valid JSON"
@@ -78,6 +78,7 @@ class _Cut:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self._view = memoryview(data)
         self._is_list = first_byte(data) == b"["
         self.ends_early = False
         self._top: dict[str, msgspec.Raw] = {}
@@ -160,12 +161,14 @@ class _Cut:
         return end if found is None else found.start(1)
 
     def _piece(self, begin: int, end: int, decoded: Decoded) -> list[Event]:
-        return _repairing(_list_events, _LIST_HEAD + self._data[begin:end] + b"]", decoded)
+        text = b"".join((_LIST_HEAD, self._view[begin:end], b"]"))
+        return _repairing(_list_events, text, decoded)
 
     def _last_piece(self, begin: int, decoded: Decoded) -> list[Event]:
         if begin < 0:
             return _repairing(_whole, self._data, decoded)
-        return _repairing(_whole, (_LIST_HEAD if self._is_list else _OBJECT_HEAD) + self._data[begin:], decoded)
+        text = b"".join((_LIST_HEAD if self._is_list else _OBJECT_HEAD, self._view[begin:]))
+        return _repairing(_whole, text, decoded)
 
     def _begin(self) -> int:
         """Where the list's elements begin, or -1 where that is not clear."""

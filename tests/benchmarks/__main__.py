@@ -116,6 +116,10 @@ def _print_peak(path: Path) -> None:
     from ipyprof.report.report import Source
 
     def peak() -> int:
+        # The system's own figure begins with what the parent had before it started this process.
+        status = Path("/proc/self/status")
+        if status.exists():
+            return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     report_of(no_events(), Source(kind="file", path=""))  # everything that is needed is imported

@@ -346,3 +346,14 @@ def test_real_mixed_folder(tmp_path: Path) -> None:
     assert report.ranks["duplicates"] == [0]
     assert report.ranks["cpu_only"] == [2]
     assert any("numbered in order" in text for text in trust(report, "ranks"))
+
+
+def test_magic_of_a_single_kernel_asked_for_ranks_reports_as_ever(shell: InteractiveShell) -> None:
+    # given a kernel that is no rank of a job, when the magic is asked for ranks
+    shell.run_cell(
+        "%%gpuprofile -q --ranks auto -o report\nfor i in range(9):\n    x = torch.tanh(x @ x)\n"
+    ).raise_error()
+    # then its report says so
+    report = shell.user_ns["report"]
+    assert report.ranks is None
+    assert trust(report, "ranks") == ["no other rank was found: start the script with torchrun, or leave ranks out"]

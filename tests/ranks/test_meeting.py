@@ -129,6 +129,18 @@ def test_the_environment_tells_the_rank(
     assert ranks.world() == expected
 
 
+def test_only_the_launchers_store_is_asked_before_there_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere nobody listens yet, and waiting for it would hold the block up."""
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+
+    begin = time.monotonic()
+
+    assert ranks.job_store() is None
+    assert time.monotonic() - begin < 1.0
+
+
 def test_traces_are_kept_of_few_ranks_and_why() -> None:
     """First, last, one of each host, the late one, and a typical one."""
     roll = call_the_roll(simulate(Job(ranks=24, late={13: ("loader", 31 * MS)})))

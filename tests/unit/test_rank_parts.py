@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ipyprof.analysis.collectives import collectives_of
 from ipyprof.analysis.program import build_program
 from ipyprof.analysis.rank_parts import RankParts, rank_parts
 from ipyprof.analysis.steps import find_steps
@@ -99,3 +100,24 @@ def test_without_a_gpu_operators_are_the_compute() -> None:
     }
     assert found.totals["communication"] == 400 * US
     assert sum(found.parts.values()) == found.step_ns == 2_000 * US
+
+
+def test_hidden_communication_is_told_from_exposed_and_waits_are_no_work() -> None:
+    """C7: a collective of 100, half of it beside a kernel; records of synchronisations on the device's rows."""
+    builder = TraceBuilder()
+    builder.device()
+    builder.step(0, at=0, end=200)
+    builder.launch(at=2, dur=5, kernel_name="gemm", kernel_at=10, kernel_dur=100)
+    builder.launch(at=8, dur=5, kernel_name="ncclDevKernel_Generic_4(x)", kernel_at=60, kernel_dur=100, stream=20)
+    builder.cuda_sync("Stream Sync", 0, 190)
+    builder.gpu_annotation("nccl:all_reduce", 60, 160, stream=20)
+
+    found = parts_of(builder)
+
+    assert found.parts["compute"] == 100 * US
+    assert found.parts["communication"] == 50 * US
+    assert found.totals["communication"] == 100 * US
+    assert sum(found.parts.values()) == found.step_ns
+    trace = builder.trace()
+    collectives = collectives_of(trace, find_steps(trace))
+    assert (len(collectives), collectives.exposed_ns.tolist()) == (1, [50 * US])

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ipyprof.analysis.profile import analyse
 from ipyprof.analysis.rank_clocks import align
@@ -250,6 +252,35 @@ def test_a_thousand_ranks() -> None:
     assert (rank, steps, cause) == (640, 3, "loader")
     assert late_ms == pytest.approx(31.0, rel=0.01)
     assert found.others == (341,)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    ranks=st.integers(2, 40),
+    place=st.floats(0, 0.999),
+    part=st.sampled_from(["loader", "compute", "host", "copies"]),
+    late_ms=st.integers(5, 200),
+    chained=st.booleans(),
+    buckets=st.integers(1, 12),
+    ahead_ms=st.lists(st.integers(-5_000, 5_000), min_size=5, max_size=5),
+)
+def test_any_planted_delay_is_found(
+    ranks: int, place: float, part: str, late_ms: int, chained: bool, buckets: int, ahead_ms: list[int]
+) -> None:
+    """Any rank, any part, any number of buckets, clocks up to seconds apart."""
+    late = int(place * ranks)
+    job = Job(
+        ranks=ranks,
+        late={late: (part, late_ms * MS)},
+        chained=chained,
+        buckets=buckets,
+        clock_offset={host: ms * MS for host, ms in enumerate(ahead_ms)},
+    )
+
+    rank, found_ms, steps, cause = straggler(compare(simulate(job)))
+
+    assert (rank, steps, cause) == (late, 3, part)
+    assert found_ms == pytest.approx(late_ms, rel=1e-3)
 
 
 def summaries(name: str) -> Mapping[int, RankSummary]:
