@@ -258,10 +258,19 @@ def _followed(
     return changed, replayed, factor
 
 
+def device_work_ns(program: Program) -> float:
+    """ns per step for which the busiest stream works: no step is shorter."""
+    launched = np.zeros(len(program.record) + 1, np.int64)
+    np.add.at(launched, program.first, 1)
+    np.add.at(launched, program.last, -1)
+    kept = np.cumsum(launched[:-1]) > 0  # an edit that takes work out leaves its records in the columns
+    work = np.bincount(program.stream[kept], program.dur[kept]) / program.steps
+    return float(work.max()) if len(work) else 0.0
+
+
 def device_share(program: Program, replayed: Replayed) -> float:
     """Share 0..1 of the replayed step in which the busiest stream works."""
-    work = np.bincount(program.stream, program.dur) / program.steps
-    return float(work.max() / replayed.step_ns) if len(work) and replayed.step_ns > 0 else 0.0
+    return device_work_ns(program) / replayed.step_ns if replayed.step_ns > 0 else 0.0
 
 
 def _paced(program: Program, factor: float, *, device: bool) -> Program:

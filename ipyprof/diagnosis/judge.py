@@ -8,6 +8,7 @@ import numpy as np
 
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Float, Program
+from ipyprof.analysis.replay import device_work_ns
 from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.finding import Finding, Site, Where
 from ipyprof.formatting import percent_short
@@ -43,11 +44,14 @@ def gain_of(profile: Profile, edited: Program, before: Program | None = None, be
     base = profile.replayed.step_ns
     if before is not None:
         base = profile.step_without(before) if before_ns is None else before_ns
-    # An edit that finds nothing to take out gives the program back.
-    same = edited is (profile.program if before is None else before)
-    recovered = 0.0 if same else max(base - profile.step_without(edited), 0.0)
     step = profile.step_ns if before is None else max(profile.step_ns - (profile.replayed.step_ns - base), 1.0)
-    return Gain(step_ns=step, recoverable_ns=min(recovered, step * 0.999))
+    # An edit that finds nothing to take out gives the program back.
+    if edited is (profile.program if before is None else before):
+        return Gain(step_ns=step, recoverable_ns=0.0)
+    recovered = max(base - profile.step_without(edited), 0.0)
+    # Where replay and step differ, so does what is left: the GPU's own work is left in any case.
+    most = min(max(step - device_work_ns(edited), 0.0), step * 0.999)
+    return Gain(step_ns=step, recoverable_ns=min(recovered, most))
 
 
 def is_found(profile: Profile, gain: Gain) -> bool:

@@ -36,6 +36,9 @@ CLOCK_LATE_NS = 5_000_000
 
 # Copies from this size on are transfers; smaller ones to the host are reads of a value.
 LARGE_COPY_BYTES = 1_000_000
+# Giving the host tensor of a copy back to the system, bytes per second at least: 64 MB took 2.0 to 3.6 ms behind the
+# planted `activations_to_host` on an H200's host.
+RELEASE_RATE = 10e9
 # Host to device from pinned memory, bytes per second by compute capability (PCIe 3, 4, 5 x16; H200 measured 55e9).
 PINNED_RATE = {7: 12e9, 8: 25e9, 9: 55e9, 10: 55e9, 12: 55e9}
 PINNED_RATE_UNKNOWN = 25e9

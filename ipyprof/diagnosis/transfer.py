@@ -69,6 +69,7 @@ def edit(profile: Profile, program: Program) -> Program:
     found = copies(profile, program)
     if len(found.items) == 0:
         return program
+    program = program.cut(*_releases(profile, program, found), records=False)
     act, own, last, dur, stream = (
         column.copy() for column in (program.act, program.own, program.last, program.dur, program.stream)
     )
@@ -100,6 +101,25 @@ def edit(profile: Profile, program: Program) -> Program:
         depends=depends,
         ready=np.append(program.ready, -np.inf),
     )
+
+
+def _releases(profile: Profile, program: Program, found: Copies) -> tuple[Int64, Int64]:
+    """(start, end) recorded ns behind each copy to the host in which the host tensor of the copy before is given back.
+
+    That is from the end of the outermost operator around the copy to the next operator, call or line, and not longer
+    than giving back so many bytes takes: what lies beyond is the statement's own work with the copy.
+    """
+    trace = profile.trace
+    events = trace.select(Kind.OPERATOR)
+    home = found.items[~found.to_device]
+    outer = events[profile.operators.parent[events] < 0]
+    within = around(trace, outer, program.event[home])
+    known = within >= 0
+    start = trace.end_ns[outer[within[known]]] if len(outer) else np.empty(0, np.int64)
+    longest = found.size[~found.to_device][known] / thresholds.RELEASE_RATE * 1e9
+    begins = np.sort(np.concatenate((program.call_from, trace.start_ns[events], [program.stop])))
+    following = begins[np.minimum(np.searchsorted(begins, start), len(begins) - 1)]
+    return start, np.maximum(np.minimum(following, start + longest.astype(np.int64)), start)
 
 
 def find(profile: Profile) -> Finding:

@@ -335,6 +335,42 @@ def test_no_large_copy() -> None:
     assert finding.evidence.startswith("no copy of 1 MB or more")
 
 
+def kept_on_the_host(behind: float) -> Callable[[Machine], None]:
+    """A kernel of 100, its 8 MB to the host in 900, and Python behind that in the same statement."""
+
+    def body(machine: Machine) -> None:
+        with machine.line(3):
+            machine.launch(100)
+        with machine.line(4):
+            with machine.op("aten::to"):
+                machine.blocking_copy(900, 8_000_000, direction="DtoH pageable")
+            machine.python(behind)
+
+    return body
+
+
+@pytest.mark.parametrize(("behind", "left"), [(600, 0), (3_000, 2_200)])
+def test_giving_back_the_host_tensor_goes_with_its_copy(behind: float, left: float) -> None:
+    """8 MB take 800 us at most; what is beyond is the statement's own work with the copy."""
+    step = 5 + 100 + 1 + 900 + 3 + behind
+    finding = transfer.find(profiled(kept_on_the_host(behind), step))
+
+    assert finding.predicted_step_ms is not None
+    assert finding.predicted_step_ms * 1000 == pytest.approx(max(101.0, left + 5 + 5), abs=6)
+
+
+def test_an_operator_behind_a_copy_to_the_host_is_no_release() -> None:
+    def body(machine: Machine) -> None:
+        kept_on_the_host(0)(machine)
+        with machine.op("aten::sort"):
+            machine.python(500)
+
+    finding = transfer.find(profiled(body, 5 + 100 + 1 + 900 + 3 + 500))
+
+    assert finding.predicted_step_ms is not None
+    assert finding.predicted_step_ms * 1000 > 500
+
+
 def test_copy_to_the_host_is_not_made() -> None:
     """Kernel 100 from +5, copy 900 from +106, back at 1,009. Without: 101."""
 
