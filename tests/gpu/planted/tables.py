@@ -71,7 +71,7 @@ def both_halves(folders: Iterable[Path]) -> str:
     for half, title in (
         ("tuning", "Planted suite: the half used for tuning"),
         ("held-out", "Planted suite: the half kept aside"),
-        ("later", "Planted suite: pairs written after both halves had been run, and run once"),
+        ("later", "Planted suite: pairs written after both halves had been run"),
     ):
         names = {one.name for one in PLANTED if half_of(one) == half} & results["loops"].keys()
         if names:
