@@ -79,7 +79,8 @@ def _row(
     # A graph's kernels have no launch of their own to compare with.
     own = trace.role[launch] != Role.GRAPH_LAUNCH
     if category == "kernel" and own.any():
-        bound = "launch" if np.median(dur[own]) < np.median(trace.dur_ns[launch[own]]) else "unknown"
+        short = dur[own] < trace.dur_ns[launch[own]]
+        bound = "launch" if 2 * dur[own][short].sum() > dur[own].sum() else "unknown"
     known = ~np.isnan(occupancy)
     weight = np.maximum(dur[known], 1)
     return KernelRow(

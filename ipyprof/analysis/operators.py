@@ -261,8 +261,9 @@ def _bounds(
     total, copies, talks = (np.bincount(row, dur * mask, rows) for mask in (np.ones(len(work)), copying, talking))
     # Only kernels with a launch of their own compare with it; communication waits for others.
     own = ~copying & ~talking & ~of_graph
-    kernel_ns = _medians(row[own], dur[own], rows)
-    launch_ns = _medians(row[own], trace.dur_ns[launch[own]], rows)
+    short = own.copy()
+    short[own] = dur[own] < trace.dur_ns[launch[own]]
+    in_own, in_short = (np.bincount(row, dur * mask, rows) for mask in (own, short))
     category, bound = [], []
     for at in range(rows):
         if total[at] == 0:
@@ -271,19 +272,10 @@ def _bounds(
             category.append("copy")
         else:
             category.append("communication" if talks[at] * 2 > total[at] else "kernel")
-        launching = category[at] == "kernel" and kernel_ns[at] < launch_ns[at]
+        # By time, not by count: many tiny casts beside a few large ones are not what the operator takes.
+        launching = category[at] == "kernel" and in_short[at] * 2 > in_own[at]
         bound.append("copy" if category[at] == "copy" else "launch" if launching else "unknown")
     return category, bound
-
-
-def _medians(row: Int64, value: Int64, rows: int) -> npt.NDArray[np.float64]:
-    """(rows,) median of the values of each row; nan where it has none."""
-    median = np.full(rows, np.nan)
-    order = np.lexsort((value, row))
-    present, first, counts = np.unique(row[order], return_index=True, return_counts=True)
-    ordered = value[order]
-    median[present] = (ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]) / 2
-    return median
 
 
 def _scatter(size: int, at: Int64, value: Int64) -> Int64:

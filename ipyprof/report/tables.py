@@ -52,7 +52,8 @@ _NAME = f"width:40%;{ELLIPSIS}"
 _AT_MOST = (
     "The step is replayed on the recorded kernels and calls, once as it was and once without the cause. The "
     "difference is what a perfect cure would gain: the new step takes at least that long, so the speed-up is at "
-    "most that factor. A long call is not a large gain: what counts is how long the GPU then has nothing to do."
+    "most that factor. A long call is not a large gain: what counts is how long the GPU then has nothing to do. Where "
+    "the cure does more than the replay takes out, such as fusing kernels, it says “at least”."
 )
 _READING = (
     "All times are of one step without the profiler, from one mark to the next; where the clock of the slower "
@@ -222,7 +223,7 @@ def checks_table(report: Report) -> str:
 
 def explanations(report: Report) -> str:
     """Two folded texts for who sees the page for the first time."""
-    texts = [("What does “at most” mean?", _AT_MOST), ("How to read this page", _READING)]
+    texts = [("What do “at most” and “at least” mean?", _AT_MOST), ("How to read this page", _READING)]
     if report.verdict.cause in ("compute_bound", "inconclusive"):
         texts.insert(0, ("Healthy is not the same as “found nothing”", _HEALTHY))
     look = f"{SMALL};max-width:760px"

@@ -253,6 +253,19 @@ def test_the_steps_rows_add_up_to_the_whole() -> None:
     assert int(table.self_device_ns.sum()) == table.rows[0].self_device_ns == 42_000
 
 
+def test_many_short_kernels_beside_a_few_that_take_the_time_are_not_launch_bound() -> None:
+    """Casts: ten of 2 us and two of 400, each launched in 6."""
+    builder = TraceBuilder()
+    builder.step(0, at=0, end=400)
+    for index in range(12):
+        builder.op("aten::copy_", 20 * index, 20 * index + 15)
+        builder.launch(20 * index + 5, 6, "cast", kernel_at=300 + 410 * index, kernel_dur=400 if index > 9 else 2)
+
+    row = by_name(table_of(builder.trace()))["aten::copy_"]
+
+    assert row.bound == "unknown"
+
+
 def test_kernels_shorter_than_their_launch_are_launch_bound() -> None:
     builder = TraceBuilder()
     builder.step(0, at=0, end=1000)
