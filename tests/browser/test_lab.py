@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -87,7 +88,8 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
                     time.sleep(0.5)
             yield address
         finally:
-            process.terminate()
+            # The server may wait for its kernels for longer than a test should.
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait(30)
 
 

@@ -118,7 +118,9 @@ def test_ranks_that_record_fewer_steps_are_compared_on_those(two: Done) -> None:
     """Both leave the loop in the fourth recorded step."""
     report = two.reports["short"]
 
-    assert report["ranks"]["steps"] == 3
+    # On a busy machine the first step may be left out, because one profiler started later than the other.
+    left_out = any(check["check"] == "profiler start" for check in report["trust"])
+    assert report["ranks"]["steps"] == (2 if left_out else 3), report["trust"]
     assert report["source"]["partial"] != ""
 
 
