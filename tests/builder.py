@@ -202,9 +202,23 @@ class TraceBuilder:
         ``direction`` is a key of ``COPY_NAMES`` (pinned unless it says ``pageable``) or a whole device name.
         """
         correlation = self.call(api, at, dur, tid)
+        self.copy_record(direction, gpu_at, gpu_dur, nbytes, correlation=correlation, stream=stream, device=device)
+        return correlation
+
+    def copy_record(
+        self,
+        direction: str,
+        gpu_at: float,
+        gpu_dur: float,
+        nbytes: int,
+        *,
+        correlation: int,
+        stream: int = 7,
+        device: int = 0,
+    ) -> None:
+        """The device record of a copy alone, such as a node of a graph; ``direction`` as for ``copy``."""
         name = COPY_NAMES.get(direction, direction)
         self._device_work("gpu_memcpy", name, gpu_at, gpu_dur, stream, device, correlation, {"bytes": nbytes})
-        return correlation
 
     def fill(
         self,

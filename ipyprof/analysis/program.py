@@ -31,6 +31,7 @@ from ipyprof.trace.kinds import LINE_PREFIX, Kind, Role
 from ipyprof.trace.model import Int64, LiveRecord, Trace
 
 MARK_NS = 100_000  # a mark of a marked loop takes up to 92 us beside the step's range (H200, torch 2.11)
+OPENING_NS = 2_000_000  # before the body's first statement: the first range of a process takes 0.7 ms (torch 2.13)
 MARK_BESIDE_NS = 25_000  # where the mark timed itself: leaving the last statement's range, and calling the mark
 MARK_EVENTS = 5  # a mark of a live run takes 15 to 50 us on either side of the range's edge, an event 2 to 6 us
 
@@ -53,7 +54,8 @@ class Program:
     Attributes:
         gap_from, gap_to: the recorded gap before the item; call_from, call_to: the item's recorded call.
         gap: float ns of it that are replayed; gap_operator: how much of it lies inside operators.
-        gap_events: recorded events in the gap; call_events: recorded events of the call (1, 0 for boundaries).
+        gap_events: recorded events in the gap; call_events: recorded events of the call (1; the nodes of a
+            graph for its launch; 0 for boundaries).
         own: float ns of the call that are work, not waiting.
         act: an ``Act``; target: stream key or record index that ``act`` waits for, -1 = none.
         gap_host, call_host: a ``Host`` for the gap and for the call.
@@ -260,7 +262,7 @@ def without_marks(program: Program, trace: Trace, steps: Steps, live: LiveRecord
     start, end = [steps.ends_ns[:-1], called], [steps.marks_ns[1:-1], steps.ends_ns]
     if live.loop_is_for and steps.count:
         first, last, known = _body(trace, steps)
-        before, behind = known & (first - steps.marks_ns[:-1] < MARK_NS), known & (called - last < beside)
+        before, behind = known & (first - steps.marks_ns[:-1] < OPENING_NS), known & (called - last < beside)
         start += [steps.marks_ns[:-1][before], last[behind]]
         end += [first[before], called[behind]]
     return program.cut(np.concatenate(start), np.concatenate(end), records=False)

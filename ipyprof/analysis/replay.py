@@ -12,7 +12,7 @@ import numpy as np
 from ipyprof.analysis.program import LAUNCH_TO_START_NS, Act, Float, Program
 from ipyprof.trace.model import Int64
 
-BETWEEN_RECORDS_NS = 1_000.0  # and this long after the record before it
+BETWEEN_RECORDS_NS = 1_000.0  # a record that found its stream idle starts this long after the one before it
 STEADY = 1e-4  # two passes that advance equally within this share are the steady state
 ITEM_BUDGET = 600_000  # items replayed at most for one answer
 DEVICE_LIMIT = 0.9  # with one stream busy for this share of the step the device is the limit

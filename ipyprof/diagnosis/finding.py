@@ -67,7 +67,7 @@ class Verdict:
             or ``unknown``.
         recoverable_ms, predicted_step_ms, speedup_bound: as in the finding.
         confidence: ``high``, ``medium`` or ``low``.
-        reasons: why the confidence is not high, each a sentence.
+        reasons: why the confidence is not high, each a part of a sentence.
         next: cause that would come next, with ``next_text`` such as ``then launches at 2.50 ms``; or ``None``.
     """
 

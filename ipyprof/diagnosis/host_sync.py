@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 
@@ -93,7 +94,7 @@ def find(profile: Profile) -> Finding:
         advice=_advice(first.where.operator or "", source_line(profile, first.where.line)),
         where=first.where,
         sites=sites + outside,
-        change=_change(source_line(profile, first.where.line)),
+        change=change_of(source_line(profile, first.where.line)),
     )
 
 
@@ -198,10 +199,27 @@ def _advice(operator: str, text: str) -> str:
 _DECIDES = re.compile(r"^\s*(if|elif|while|assert)\b")
 
 
-def _change(text: str) -> tuple[str, str] | None:
+def change_of(text: str) -> tuple[str, str] | None:
     """The user's line without its read, where that is plainly possible."""
-    if text.count(".item()") == 1 and not _READS_AGAIN.search(text):
-        return text, text.replace(".item()", "") + "  # a tensor: stays on the GPU"
+    if text.count(".item()") == 1 and not _READS_AGAIN.search(text) and _keeps_the_value(text):
+        return text, text.replace(".item()", ".detach()") + "  # a tensor: stays on the GPU"
     if text.strip() in ("torch.cuda.synchronize()", "torch.cuda.synchronize();"):
         return text, ""
     return None
+
+
+def _keeps_the_value(text: str) -> bool:
+    """Whether the statement only stores what it reads, where a tensor serves as well: ``total += loss.item()``."""
+    try:
+        statement = ast.parse(text.strip()).body[0]
+    except (SyntaxError, ValueError, IndexError):
+        return False
+    if isinstance(statement, ast.Assign | ast.AugAssign):
+        return _is_read(statement.value)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    stores = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "append"
+    return stores and isinstance(call, ast.Call) and len(call.args) == 1 and _is_read(call.args[0])
+
+
+def _is_read(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "item"

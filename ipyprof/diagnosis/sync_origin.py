@@ -35,7 +35,7 @@ def outside_the_cell(profile: Profile) -> tuple[Site, ...]:
 
 
 def origin_text(sites: tuple[Site, ...]) -> str:
-    """``; in transformers/trainer.py line 2134 (3 per step) and 2 more places``, or an empty string."""
+    """``; outside the cell in transformers/trainer.py line 2134 (3 per step) and 2 more places``, or nothing."""
     if not sites:
         return ""
     named = [f"{site.where.file} line {site.where.line} ({site.count:.0f} per step)" for site in sites[:NAMED]]

@@ -82,3 +82,6 @@ CPU_LOADING_SHARE = 0.20
 CPU_LEAST_STEP_NS = 100_000
 CPU_MOST_OVERHEAD = 5.0
 CPU_MOST_OTHER = 0.30
+# Without a GPU: recorded steps that differ by more than this from the unprofiled ones, the cost of recording apart,
+# were other steps, and their parts are not those of the step that was timed.
+CPU_MOST_OFF = 0.30

@@ -26,7 +26,8 @@ class Copies:
 
     Attributes:
         items: (c,) host item of each; records: (c,) its device record; size: (c,) bytes.
-        to_device: (c,) bool; pageable: (c,) bool, known to be from or to pageable memory.
+        to_device: (c,) bool; pageable: (c,) int64, the host's memory: 1 pageable, 0 pinned, -1 the file does not say.
+        alone: (c,) bool, the item launches nothing else: a copy may be one node of a graph.
         waits: (k,) bool per host item: the synchronisation behind such a copy, in the same operator.
     """
 
@@ -34,8 +35,21 @@ class Copies:
     records: Int64
     size: Int64
     to_device: Bool
-    pageable: Bool
+    pageable: Int64
+    alone: Bool
     waits: Bool
+
+    def of(self, chosen: Bool) -> Copies:
+        """Some of the copies: ``chosen`` is (c,)."""
+        return replace(
+            self,
+            items=self.items[chosen],
+            records=self.records[chosen],
+            size=self.size[chosen],
+            to_device=self.to_device[chosen],
+            pageable=self.pageable[chosen],
+            alone=self.alone[chosen],
+        )
 
 
 def copies(profile: Profile, program: Program) -> Copies:
@@ -45,21 +59,22 @@ def copies(profile: Profile, program: Program) -> Copies:
     item = np.repeat(np.arange(len(program.act)), length)
     record = np.arange(int(length.sum())) + np.repeat(program.first - (np.cumsum(length) - length), length)
     copied = trace.kind[program.record[record]] == Kind.MEMCPY
-    chosen: list[tuple[int, int, int, bool, bool]] = []
+    chosen: list[tuple[int, int, int, bool, int]] = []
     for at, index in zip(item[copied].tolist(), record[copied].tolist(), strict=True):
         event = int(program.record[index])
         direction, pageable = copy_direction(trace.names[trace.name[event]])
         detail = trace.detail_of(event)
         size = detail.moved_bytes if detail is not None and detail.moved_bytes is not None else 0
         if direction in ("HtoD", "DtoH") and size >= thresholds.LARGE_COPY_BYTES:
-            chosen.append((at, index, size, direction == "HtoD", pageable is True))
+            chosen.append((at, index, size, direction == "HtoD", -1 if pageable is None else int(pageable)))
     columns = np.array(chosen, np.int64).reshape(-1, 5)
     return Copies(
         items=columns[:, 0],
         records=columns[:, 1],
         size=columns[:, 2],
         to_device=columns[:, 3] > 0,
-        pageable=columns[:, 4] > 0,
+        pageable=columns[:, 4],
+        alone=length[columns[:, 0]] == 1,
         waits=_waits_behind(profile, program, columns[:, 0]),
     )
 
@@ -77,14 +92,15 @@ def edit(profile: Profile, program: Program) -> Program:
         column.copy() for column in (program.idle, program.pause, program.latency, program.depends)
     )
     quiet = found.waits.copy()
-    quiet[found.items] = True
+    quiet[found.items[found.alone]] = True
     act[found.waits] = Act.PLAIN
     launches = program.own[program.act == Act.LAUNCH]
     own[quiet] = np.minimum(own[quiet], float(np.median(launches)) if len(launches) else 0.0)
-    home = found.items[~found.to_device]
+    home = found.items[~found.to_device & found.alone]
     last[home], act[home] = program.first[home], Act.PLAIN
-    sent, away = found.records[found.to_device], found.items[found.to_device]
-    act[away] = Act.LAUNCH
+    dur[found.records[~found.to_device & ~found.alone]] = 0.0
+    sent = found.records[found.to_device]
+    act[found.items[found.to_device]] = Act.LAUNCH
     dur[sent] = np.minimum(dur[sent], found.size[found.to_device] / pinned_rate(profile) * 1e9)
     stream[sent], idle[sent], pause[sent], latency[sent] = len(program.ready), True, 0.0, 0.0
     depends[np.isin(depends, found.records)] = -1
@@ -130,26 +146,32 @@ def find(profile: Profile) -> Finding:
     if len(found.items) == 0:
         return absent(profile, CAUSE, "no copy of 1 MB or more between host and device in the recorded steps")
     gain = gain_of(profile, edit(profile, program))
+    # What is said is of the direction that takes longer.
     spent = program.dur[found.records]
-    lines = top_lines(program.call_line[found.items], spent)
-    way = "to the GPU" if found.to_device.sum() * 2 >= len(found.items) else "to the host"
-    kind = "pageable" if found.pageable.any() else "pinned"
-    size, time = float(found.size.sum()) / program.steps, float(spent.sum()) / program.steps
+    there = float(spent[found.to_device].sum()) >= float(spent[~found.to_device].sum())
+    mainly = found.of(found.to_device == there)
+    spent = program.dur[mainly.records]
+    lines = top_lines(program.call_line[mainly.items], spent)
+    size, time = float(mainly.size.sum()) / program.steps, float(spent.sum()) / program.steps
     rate = size / time if time else 0.0
-    seen = (
-        f"{size_text(size)} {way} in a step from {kind} memory, {time_text(time / 1e6)}"
-        if way == "to the GPU"
-        else f"{size_text(size)} {way} in a step, {time_text(time / 1e6)}"
-    )
+    way = f"to the GPU in a step{_memory(mainly)}" if there else "to the host in a step"
+    seen = f"{size_text(size)} {way}, {time_text(time / 1e6)}"
     return judged(
         profile,
         CAUSE,
         gain,
         evidence=f"{seen}, {rate:.1f} GB/s",
         cleared=f"{seen}; removing the wait recovers {percent_short(gain.share)} of the step",
-        advice=_advice(found),
+        advice=_advice(mainly),
         where=Where(operator="aten::copy_", line=lines[0] if lines else None),
     )
+
+
+def _memory(found: Copies) -> str:
+    """From what kind of host memory, in words; empty where the file does not say."""
+    if (found.pageable == 1).any():
+        return " from pageable memory"
+    return " from pinned memory" if (found.pageable == 0).all() else ""
 
 
 def pinned_rate(profile: Profile) -> float:
@@ -197,6 +219,6 @@ def operator_of(profile: Profile, program: Program, items: Int64) -> Int64:
 def _advice(found: Copies) -> str:
     if not found.to_device.any():
         return "Keep the result on the GPU; copy it to the host once, after the loop."
-    if found.pageable.any():
+    if (found.pageable != 0).any():
         return "Copy from pinned memory without blocking: DataLoader(pin_memory=True), x.to(device, non_blocking=True)."
     return "Copy the next batch on a stream of its own while the GPU works on this one."

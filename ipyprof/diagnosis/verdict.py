@@ -58,7 +58,7 @@ def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
     found += _between_processes(profile)
     reason = _cannot_replay(profile)
     if reason is not None:
-        found = [finding if not _claims(finding) else unknown(finding.cause, reason) for finding in found]
+        found = [unknown(one.cause, reason) if one.status == "found" else one for one in found]
         return tuple(_ranked(found)), _inconclusive(profile, reason)
     return tuple(_ranked(found)), _verdict(profile, found)
 
@@ -87,10 +87,6 @@ def _cannot_replay(profile: Profile) -> str | None:
             f"{percent_short(thresholds.FIT_SHARE)}"
         )
     return None
-
-
-def _claims(finding: Finding) -> bool:
-    return finding.status == "found"
 
 
 def _cannot_look(profile: Profile) -> str | None:
@@ -247,6 +243,9 @@ def _cpu_doubt(profile: Profile, parts: Mapping[str, float]) -> str | None:
         return f"recording made the step {profile.overhead:.0f} times longer"
     if parts["other"] / profile.step_ns > thresholds.CPU_MOST_OTHER:
         return f"{percent_short(parts['other'] / profile.step_ns)} of the step is not explained by the recording"
+    off = 0.0 if profile.replayed is None else abs(profile.replayed.step_ns / profile.step_ns - 1)
+    if off > thresholds.CPU_MOST_OFF:
+        return f"the recorded steps are {percent_short(off)} off the unprofiled ones, by more than recording them costs"
     return None
 
 

@@ -174,7 +174,8 @@ def facts(report: Report) -> tuple[Fact, ...]:
     elif verdict.cause == "inconclusive" or verdict.predicted_step_ms is None or report.device is None:
         fifth = _missing("next bottleneck")
     else:
-        value = "none above 5 %" if verdict.cause == "compute_bound" else "the GPU's own work"
+        least = "5 %" if report.steps.baseline != "none" else "8 %"
+        value = f"none above {least}" if verdict.cause == "compute_bound" else "the GPU's own work"
         fifth = Fact(name="next bottleneck", value=value)
     step, predicted, bound = report.steps.step_ms, verdict.predicted_step_ms, verdict.speedup_bound
     return (

@@ -128,9 +128,9 @@ def _columns(data: bytes, path: str) -> tuple[pieces.Decoded, EventColumns]:
                 return decoded, columns
         except msgspec.DecodeError as error:
             first = first or error
-        except RecursionError as error:
-            raise TraceError(f"{path} is JSON nested too deeply for a trace", source.ALLOWED, source.EXPORT) from error
-    raise refusal(data, path, first) from first
+        except RecursionError:
+            raise TraceError(f"{path} is JSON nested too deeply for a trace", source.ALLOWED, source.EXPORT) from None
+    raise refusal(data, path, first) from None  # the decoder's own error says nothing to who gave the file
 
 
 def _kinds(category: Int32, categories: tuple[str, ...], name: Int32, names: tuple[str, ...]) -> UInt8:

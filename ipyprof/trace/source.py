@@ -44,7 +44,7 @@ def read_bytes(path: Path) -> bytes:
         data = b"" if odd else path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise TraceError(f"{name} cannot be opened ({reason})", ALLOWED, "check the path") from error
+        raise TraceError(f"{name} cannot be opened ({reason})", ALLOWED, "check the path") from None
     if odd:
         raise TraceError(f"{name} is no regular file", ALLOWED, "check the path")
     return unpack(data, name)
@@ -64,7 +64,7 @@ def unpack(data: bytes, path: str) -> bytes:
         try:
             data = _inflated(data, path)
         except zlib.error as error:
-            raise TraceError(f"{path} is a broken gzip file ({error})", ALLOWED, "copy or export it again") from error
+            raise TraceError(f"{path} is a broken gzip file ({error})", ALLOWED, "copy or export it again") from None
     data = data.removeprefix(BYTE_ORDER_MARK)
     # A regular expression, not strip(): that would copy the whole file.
     if _SOMETHING.search(data) is None:

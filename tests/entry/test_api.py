@@ -301,7 +301,7 @@ def test_other_files_are_refused_in_one_sentence(tmp_path: Path, content: bytes 
 
 def test_folders_and_lists_without_a_trace_are_refused(tmp_path: Path) -> None:
     # given several files at once and none of them a trace, when they are loaded, then one sentence says so
-    with pytest.raises(IpyprofError, match="is a folder without .json or .json.gz files"):
+    with pytest.raises(IpyprofError, match=r"is a folder without \.json or \.json\.gz files"):
         ipyprof.load(tmp_path)
     with pytest.raises(IpyprofError, match="none of 2 files is a trace"):
         ipyprof.load(["a.json", "b.json"])

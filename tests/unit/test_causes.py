@@ -120,7 +120,7 @@ def test_read_that_drains_the_gpu_is_found() -> None:
     assert (finding.where.operator, finding.where.line) == ("aten::item", 4)
     assert [(site.count, site.status) for site in finding.sites] == [(10.0, "found")]
     assert "10 × aten::item → cudaStreamSynchronize, line 4" in finding.evidence
-    assert finding.change == ("    total += y.item()", "    total += y  # a tensor: stays on the GPU")
+    assert finding.change == ("    total += y.item()", "    total += y.detach()  # a tensor: stays on the GPU")
 
 
 @pytest.mark.parametrize(
@@ -357,6 +357,57 @@ def test_giving_back_the_host_tensor_goes_with_its_copy(behind: float, left: flo
 
     assert finding.predicted_step_ms is not None
     assert finding.predicted_step_ms * 1000 == pytest.approx(max(101.0, left + 5 + 5), abs=6)
+
+
+def test_copy_that_is_a_node_of_a_graph_takes_no_kernels_with_it() -> None:
+    """Twenty kernels of 500 and a copy of 100 to the host in one launch: without the copy 10,000 are left."""
+    machine = Machine()
+    for _ in range(4):
+        with machine.step():
+            begin = machine.host
+            at = max(begin + 10 + 5, machine.ready.get((0, 7), 0.0) + 1)
+            nodes = [("node", at + 501 * number, 500.0) for number in range(20)]
+            correlation = machine.builder.graph(begin, 10, nodes)
+            machine.builder.copy_record("DtoH", at + 20 * 501, 100, 2_000_000, correlation=correlation)
+            machine.ready[0, 7] = at + 20 * 501 + 100
+            machine.host += 10
+    finding = transfer.find(analyse(machine.trace(), live(SOURCE, 10_121, 10_121, 10_121)))
+
+    assert finding.predicted_step_ms is not None
+    assert finding.predicted_step_ms > 9.9
+
+
+@pytest.mark.parametrize(
+    ("direction", "words", "cure"),
+    [
+        ("HtoD pageable", "from pageable memory", "pinned"),
+        ("HtoD", "from pinned memory", "stream of its own"),
+        ("Memcpy HtoD (Unknown -> Device)", "in a step,", "pinned"),
+    ],
+)
+def test_what_is_said_of_the_hosts_memory_is_known(direction: str, words: str, cure: str) -> None:
+    def body(machine: Machine) -> None:
+        machine.blocking_copy(900, 8_000_000, direction=direction)
+        machine.launch(100)
+
+    finding = transfer.find(profiled(body, 1_009))
+
+    assert words in finding.evidence
+    assert cure in finding.advice
+
+
+def test_the_direction_that_takes_longer_is_named_with_its_own_numbers() -> None:
+    """4 MB there in 100, 200 MB back in 5,000."""
+
+    def body(machine: Machine) -> None:
+        machine.blocking_copy(100, 4_000_000, direction="HtoD pageable")
+        machine.launch(10)
+        machine.blocking_copy(5_000, 200_000_000, direction="DtoH pageable")
+
+    finding = transfer.find(profiled(body, 5_150))
+
+    assert finding.evidence.startswith("200 MB to the host in a step, 5.00 ms, 40.0 GB/s")
+    assert "after the loop" in finding.advice
 
 
 def test_an_operator_behind_a_copy_to_the_host_is_no_release() -> None:

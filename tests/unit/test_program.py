@@ -375,6 +375,22 @@ def test_work_behind_the_windows_own_was_not_there_before() -> None:
     assert program_of(builder.trace()).ready.tolist() == [float("-inf")]
 
 
+def test_first_range_of_a_process_is_not_the_loops_time() -> None:
+    """703 us before the first statement of the first step, 20 before the others."""
+    machine = Machine()
+    for opening in (703, 20, 20):
+        with machine.step():
+            machine.python(opening)
+            with machine.line(3):
+                machine.python(70)
+                machine.launch(10)
+    trace, record = machine.trace(), live("", 75, loop_is_for=True)
+
+    program = without_marks(program_of(trace, record), trace, find_steps(trace), record)
+
+    assert program.gap.sum() == 3 * 70_000.0
+
+
 def test_fetch_ends_where_a_mark_that_timed_itself_was_called() -> None:
     """Behind the body 60 us of fetching and 130 of the mark."""
     machine = Machine()

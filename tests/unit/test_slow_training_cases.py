@@ -142,3 +142,24 @@ def test_further_places_are_counted() -> None:
     sites = tuple(SyncSite(file=f"a/{name}.py", line=1, count=2, in_cell=False) for name in "pqrs")
     assert host_sync.find(profiled(ten_reads, 1_600, sync_sites=sites)).evidence.count("line 1 (2 per step)") == 2
     assert "and 2 more places" in host_sync.find(profiled(ten_reads, 1_600, sync_sites=sites)).evidence
+
+
+# The diff of the user's own line.
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("total += loss.item()", "total += loss.detach()  # a tensor: stays on the GPU"),
+        ("losses.append(loss.item())", "losses.append(loss.detach())  # a tensor: stays on the GPU"),
+        ("seen[k] = x.mean().item()", "seen[k] = x.mean().detach()  # a tensor: stays on the GPU"),
+        ("total += loss.item() / steps", None),
+        ("text = json.dumps(loss.item())", None),
+        ("log(loss.item())", None),
+        ("if loss.item() > 3:", None),
+    ],
+)
+def test_diff_is_given_only_where_a_tensor_serves_as_well(line: str, after: str | None) -> None:
+    # given a line that reads a value, when the change is asked for, then it keeps no graph and breaks no call
+    change = host_sync.change_of(line)
+    assert (None if change is None else change[1]) == after

@@ -541,6 +541,7 @@ def cpu_steps(step_us: float, recorded_us: float, **known: Any) -> Profile:
         (5, 5, "a step of 5 µs is shorter than what marking it takes"),
         (300, 3_000, "recording made the step 10 times longer"),
         (3_000, 300, "of the step is not explained by the recording"),
+        (7_000, 31_000, "the recorded steps are 343 % off the unprofiled ones"),
     ],
 )
 def test_without_a_gpu_a_recording_of_something_else_is_no_verdict(
