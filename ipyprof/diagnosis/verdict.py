@@ -267,7 +267,7 @@ def _without_gpu(profile: Profile, reason: str) -> tuple[Verdict, Finding | None
             headline=f"Could not tell what holds the step back: {reason}.",
             advice="The steps were timed, but none was recorded; the notes below say why."
             if timed
-            else "Let the cell run at least two steps.",
+            else "Let the cell run at least two steps, of the kind that --step asks for.",
             confidence="low",
         ), None
     doubt = _cpu_doubt(profile, parts)

@@ -195,12 +195,12 @@ def _reason(answer: str, counts: tuple[int, int], p: float, *, differs: bool, ap
         if apart:
             return f"every step after the change was {answer} than every step before it ({many}, ranges do not overlap)"
         return f"steps after the change are {answer} ({many}, p = {p:.2g})"
-    if differs:
+    if differs or (apart and answer != UNKNOWN):
         word = FASTER if faster else SLOWER
         least = percent_whole(SMALLEST_SHARE)
         return f"the samples are {word} ({many}), but by less than the {least} that two runs of one loop differ"
+    if answer == UNKNOWN and apart:
+        return f"the ranges do not overlap, but they are too wide for so few samples ({many})"
     if answer == UNKNOWN:
         return f"the steps vary too much to tell ({many})"
-    if apart:
-        return f"the ranges do not overlap, but they are too wide for so few samples ({many})"
     return f"steps differ as much within one run ({many}, p = {p:.2g})"

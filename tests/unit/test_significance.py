@@ -69,7 +69,7 @@ def test_ranges_that_nearly_touch_are_not_enough_for_three() -> None:
     # given three against three, apart by less than they are wide, when compared, then it cannot be told
     found = compare_samples((10.0, 11.0, 12.0), (8.0, 8.9, 9.9))
     assert found.answer == UNKNOWN
-    assert found.text == "the steps vary too much to tell (3 against 3)"
+    assert found.text == "the ranges do not overlap, but they are too wide for so few samples (3 against 3)"
 
 
 @pytest.mark.parametrize(("before", "after"), [((), ()), ((5.0,), (1.0, 1.0, 1.0)), ((5.0, 5.0, 5.0), (1.0, 1.0))])
