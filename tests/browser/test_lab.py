@@ -78,7 +78,9 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     command = [sys.executable, "-m", "jupyterlab", *options, "--LabApp.expose_app_in_browser=True"]
     address = f"http://127.0.0.1:{port}"
     with (home / "log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             for _ in range(120):
                 try:
