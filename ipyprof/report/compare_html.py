@@ -22,7 +22,6 @@ from ipyprof.report.comparison import Comparison, Row
 from ipyprof.report.html import whole_page
 from ipyprof.report.markup import (
     ELLIPSIS,
-    MUTED,
     SMALL,
     card,
     cell,
@@ -42,7 +41,7 @@ from ipyprof.report.markup import (
     title,
 )
 from ipyprof.report.plots import DONUT_SIZE, donut
-from ipyprof.report.sections import diff_block, step_bar
+from ipyprof.report.sections import diff_block, fact_tiles, step_bar
 from ipyprof.report.significance import FASTER, SAME, SLOWER
 
 TOP = 10
@@ -81,18 +80,7 @@ def _head(found: Comparison) -> str:
             "font-size:20px;line-height:25px;font-weight:bold;margin:2px 0 5px 0;max-width:980px",
         ),
     ]
-    shown = [
-        div(
-            div(escape(fact.name), f"{SMALL};{MUTED}")
-            + div(
-                escape(fact.value),
-                "font-size:17px;line-height:21px;font-weight:bold" if fact.measured else f"line-height:21px;{MUTED}",
-            ),
-            "white-space:nowrap",
-        )
-        for fact in comparison_facts(found)
-    ]
-    lines.append(div("".join(shown), "display:flex;flex-wrap:wrap;gap:2px 24px"))
+    lines.append(fact_tiles(comparison_facts(found)))
     if found.warnings:
         mark = chip("! compare with care", ACCENT, ACCENT_INK)
         lines.append(div(f"{mark}&nbsp; {' &nbsp;·&nbsp; '.join(map(escape, found.warnings))}", "margin:5px 0 0 0"))

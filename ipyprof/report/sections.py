@@ -51,6 +51,7 @@ from ipyprof.report.plots import DONUT_SIZE, HEARTBEAT_SIZE, donut, heartbeat
 from ipyprof.report.report import Report
 from ipyprof.report.timeline import WIDTH, magnification, timeline
 from ipyprof.report.words import (
+    Fact,
     bound_word,
     cause_subject,
     clock_text,
@@ -104,18 +105,7 @@ def verdict_section(report: Report) -> str:
         lines.append(
             div(f"{chip('! partial', ACCENT, ACCENT_INK)}&nbsp; {escape(report.source.partial)}", "margin:0 0 5px 0")
         )
-    shown = [
-        div(
-            div(escape(fact.name), f"{SMALL};{MUTED}")
-            + div(
-                escape(fact.value),
-                "font-size:17px;line-height:21px;font-weight:bold" if fact.measured else f"line-height:21px;{MUTED}",
-            ),
-            "white-space:nowrap",
-        )
-        for fact in facts(report)
-    ]
-    lines.append(div("".join(shown), "display:flex;flex-wrap:wrap;gap:2px 24px"))
+    lines.append(fact_tiles(facts(report)))
     if verdict.advice:
         lines.append(div(escape(verdict.advice), "margin-top:6px"))
     if verdict.change is not None:
@@ -247,6 +237,22 @@ def _step_subtitle(report: Report) -> str:
     if overhead is None and report.steps.baseline == "none" and report.device is not None:
         return "mark to mark; no step ran without the profiler"
     return "mark to mark"
+
+
+def fact_tiles(facts_shown: Sequence[Fact]) -> str:
+    """A row of numbers, each with its name above it."""
+    tiles = [
+        div(
+            div(escape(fact.name), f"{SMALL};{MUTED}")
+            + div(
+                escape(fact.value),
+                "font-size:17px;line-height:21px;font-weight:bold" if fact.measured else f"line-height:21px;{MUTED}",
+            ),
+            "white-space:nowrap",
+        )
+        for fact in facts_shown
+    ]
+    return div("".join(tiles), "display:flex;flex-wrap:wrap;gap:2px 24px")
 
 
 def step_bar(
