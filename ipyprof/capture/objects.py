@@ -91,12 +91,15 @@ def storage_of(tensor: Any) -> tuple[tuple[str, int, int] | None, int]:
 
 
 def next_nodes(node: Any) -> list[Any]:
+    """The nodes that a node of autograd's graph leads to; none where this torch hides them."""
     descriptor = class_dict_of(type(node)).get("next_functions")
     if type(descriptor) is not GetSetDescriptorType:
         descriptor = class_dict_of(torch._C._FunctionBase).get("next_functions")
+    if type(descriptor) is not GetSetDescriptorType:
+        return []
     try:
-        return [following for following, _ in GetSetDescriptorType.__get__(descriptor, node, type(node))]  # type: ignore[arg-type]
-    except Exception:  # a node of a kind that this torch hides
+        return [following for following, _ in GetSetDescriptorType.__get__(descriptor, node, type(node))]
+    except (TypeError, RuntimeError):  # the descriptor is another class's, or the node is not there any more
         return []
 
 

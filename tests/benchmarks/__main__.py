@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -167,7 +168,7 @@ def rows_of(trace: Path, sizes: tuple[int, ...], folder: Path, rounds: int) -> l
         if size <= PEERS_UP_TO:
             for name, (run, goal) in peers.installed().items():
                 try:
-                    taken = taken_by(lambda run=run, path=path: run(path)).wall  # type: ignore[misc]
+                    taken = taken_by(partial(run, path)).wall
                 except Exception as failure:
                     print(f"{about}: {name} failed: {type(failure).__name__}: {str(failure)[:80]}")
                     continue

@@ -26,7 +26,7 @@ def installed() -> dict[str, tuple[Run, float]]:
 
 def holistic_trace_analysis(path: Path) -> object:
     """Its trace and temporal breakdown."""
-    from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
+    from hta.trace_analysis import TraceAnalysis
 
     with _quiet():
         analysis = TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))
@@ -35,7 +35,7 @@ def holistic_trace_analysis(path: Path) -> object:
 
 def tb_profiler(path: Path) -> object:
     """What its overview is made of."""
-    from torch_tb_profiler.profiler.data import RunProfileData  # type: ignore[import-not-found]
+    from torch_tb_profiler.profiler.data import RunProfileData
 
     with _quiet(), tempfile.TemporaryDirectory() as cache:
         return RunProfileData.parse("worker", "span", str(path), cache)

@@ -130,6 +130,14 @@ def block_step_ms(source: str, namespace: dict[str, Any], skip: int = 3) -> floa
     return 1e3 * (time.perf_counter() - marks.wall_s[skip]) / steps if steps > 0 else float("nan")
 
 
+SAME_SPEED = 1.25  # readings of `host_ms` within this factor are one speed; the two speeds seen are 1.9 apart
+
+
+def same_speed(*readings_ms: float) -> bool:
+    """Whether the host ran equally fast at all these readings of `host_ms`; true of none."""
+    return not readings_ms or max(readings_ms) <= SAME_SPEED * min(readings_ms)
+
+
 def host_ms() -> float:
     """Milliseconds that this host takes for 5,000 small CPU operators, the best of three.
 

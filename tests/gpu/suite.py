@@ -37,6 +37,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from tests.gpu.results import RESULTS, put
+from tests.gpu.stepped import SAME_SPEED, same_speed
 from tests.gpu.workloads import NOT_WAITING, STAND_INS, WORKLOADS, Workload
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +46,6 @@ RELATIVE, ABSOLUTE_MS = 0.05, 0.2
 SUM_MS = 1e-6
 CELL_SECONDS = 180
 HOST_BOUND_REPEATS = 2  # times as many as the others
-CHANGED_SPEED = 1.25
 
 HELPERS = """import json
 from tests.gpu.stepped import block_step_ms, hand_step_ms, host_ms
@@ -177,7 +177,7 @@ def judge(
     else:
         steps = list(map(step_ms, reports))
         if not agree(median(steps), median(hand_ms)):
-            if changed_speed(host_ms):
+            if not same_speed(*host_ms):
                 compared = "fastest"
             if compared == "median" or not agree(min(steps), min(hand_ms)):
                 failures.append(f"step {median(steps):.3f} ms, by hand {median(hand_ms):.3f} ms")
@@ -206,11 +206,6 @@ def judge(
 def agree(step: float, truth: float) -> bool:
     """Whether a step in ms is the true one, within 5 % or 0.2 ms."""
     return abs(step - truth) <= max(RELATIVE * truth, ABSOLUTE_MS)
-
-
-def changed_speed(host_ms: Sequence[float]) -> bool:
-    """Whether the host was not one machine all the time."""
-    return bool(host_ms) and max(host_ms) > CHANGED_SPEED * min(host_ms)
 
 
 def step_ms(report: Mapping[str, Any]) -> float:
@@ -271,7 +266,7 @@ def table(outcomes: Sequence[Outcome], seconds: float | None) -> str:
         "Step by hand: median step between CUDA events, one per step boundary, without the magic; median of runs that "
         "alternate with the magic's, in brackets their range. It holds within 5 % or 0.2 ms, the larger of the two. "
         "Host: range of the time of 5,000 small CPU operators around the runs. Where that changed by over "
-        f"{CHANGED_SPEED - 1:.0%} the fastest runs are compared if the medians differ: see tests/gpu/suite.py. Block: "
+        f"{SAME_SPEED - 1:.0%} the fastest runs are compared if the medians differ: see tests/gpu/suite.py. Block: "
         "the same loop between two synchronisations, divided by its steps. Overhead: recorded step / unprofiled step.",
         "",
         "| workload | form | runs | by hand ms | block ms | ipyprof ms | host ms | compared | off | overhead | "

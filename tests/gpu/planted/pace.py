@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-SAME_SPEED = 1.25
+from tests.gpu.stepped import same_speed
 
 
 def fixed_step_ms(slow: Mapping[str, Any], fixed: Mapping[str, Any]) -> tuple[float, bool]:
@@ -22,7 +22,7 @@ def fixed_step_ms(slow: Mapping[str, Any], fixed: Mapping[str, Any]) -> tuple[fl
     """
     hand, paces, pace = fixed.get("hand_ms") or [], fixed.get("paces_ms") or [], slow.get("pace_ms")
     if pace is not None and len(paces) == len(hand):
-        same = [step for step, at in zip(hand, paces, strict=True) if max(at, pace) <= SAME_SPEED * min(at, pace)]
+        same = [step for step, at in zip(hand, paces, strict=True) if same_speed(at, pace)]
         if same:
             return median(same), True
     return float(fixed.get("step_ms", float("nan"))), False

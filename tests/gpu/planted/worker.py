@@ -34,8 +34,7 @@ from traitlets.config import Config
 import ipyprof
 from tests.gpu.planted import PLANTED
 from tests.gpu.planted.cells import PLANTED_STAND_INS
-from tests.gpu.planted.pace import SAME_SPEED
-from tests.gpu.stepped import Marks, compile_stepped, host_ms, run_stepped
+from tests.gpu.stepped import Marks, compile_stepped, host_ms, run_stepped, same_speed
 from tests.gpu.workloads import Workload
 
 SKIP = 5
@@ -160,13 +159,13 @@ def measure_form(
     report = shell.user_ns.pop("report", None)
     timed.append(paced_ms(shell, workload, loop))
     for _ in range(MORE_TIMINGS if pace else 0):
-        if any(max(at, pace or at) <= SAME_SPEED * min(at, pace or at) for _, at in timed):
+        if any(pace is None or same_speed(at, pace) for _, at in timed):
             break
         timed.append(paced_ms(shell, workload, loop))
     hand = [step for step, _ in timed]
     found: dict[str, Any] = {"hand_ms": hand, "paces_ms": [at for _, at in timed], "step_ms": median(hand)}
     # A host that changed its speed in between recorded a step of both.
-    found["pace_ms"] = (before + after) / 2 if max(before, after) <= SAME_SPEED * min(before, after) else None
+    found["pace_ms"] = (before + after) / 2 if same_speed(before, after) else None
     found["report"] = None if report is None else brief(report.to_dict())
     if trace.exists():
         found["trace"], found["trace_bytes"] = trace.name, trace.stat().st_size
