@@ -1,4 +1,4 @@
-"""``python -m ipyprof``: ``demo``, ``report`` and ``compare``. An error is one line, exit code 2."""
+"""``python -m ipyprof``: ``demo``, ``report``, ``compare`` and ``doctor``. An error is one line, exit code 2."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from ipyprof.errors import IpyprofError, OptionError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0, or 2 after an error that was told."""
+    """The exit code: 0; 1 after a check that failed; 2 after an error that was told."""
     asked = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # the text has signs that not every terminal has
     try:
         if asked.command == "compare":
             code = _compare(asked.before, asked.after, as_json=asked.json, page=asked.html)
+        elif asked.command == "doctor":
+            code = _doctor()
         else:
             code = _demo() if asked.command == "demo" else _report(asked.files, as_json=asked.json, page=asked.html)
         sys.stdout.flush()
@@ -41,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ipyprof {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="profile a small training cell here, on the GPU if there is one")
+    commands.add_parser("doctor", help="whether ipyprof can do its work here, and what to do where it cannot")
     report = commands.add_parser("report", help="the report of a saved trace, or a saved report")
     report.add_argument("files", nargs="+", metavar="FILE", help="a trace (.json or .json.gz), or the JSON of reports")
     report.add_argument("--json", action="store_true", help="print JSON; a list where there are several files")
@@ -51,6 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--json", action="store_true", help="print JSON")
     compare.add_argument("--html", type=Path, metavar="FILE", help="write the card to this file")
     return parser
+
+
+def _doctor() -> int:
+    from ipyprof.doctor import check_up, rendered
+
+    checks = check_up(lambda text: print(text, file=sys.stderr))
+    print(rendered(checks))
+    return int(any(check.status == "fail" for check in checks))
 
 
 def _demo() -> int:

@@ -105,6 +105,16 @@ class DeviceReader:
         finally:
             self.close()
 
+    def driver(self) -> tuple[str | None, str]:
+        """(version of NVIDIA's driver, why it is not known)."""
+        self.open()
+        if self._nvml is None:
+            return None, self._missing or "CUDA is not in use"
+        try:
+            return str(self._nvml.nvmlSystemGetDriverVersion()), self._missing
+        except Exception as failure:
+            return None, f"the driver does not answer: {_words(failure)}"
+
     def close(self) -> None:
         """Let NVML go. Calling it again does nothing."""
         nvml, self._nvml, self._handle = self._nvml, None, None

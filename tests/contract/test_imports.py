@@ -33,6 +33,7 @@ OURS: dict[str, frozenset[str]] = {
     # What magics, api and __main__ share.
     "delivery": EVERYTHING,
     "demo": EVERYTHING,
+    "doctor": EVERYTHING,
     "history": EVERYTHING,
     "joint": EVERYTHING,
     "rank_delivery": EVERYTHING,
@@ -61,6 +62,7 @@ OTHERS: dict[str, frozenset[str]] = {
     # What magics, api and __main__ share.
     "delivery": EVERYTHING,
     "demo": EVERYTHING,
+    "doctor": EVERYTHING,
     "history": EVERYTHING,
     "joint": EVERYTHING,
     "rank_delivery": EVERYTHING,
