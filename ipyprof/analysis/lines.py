@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipyprof.analysis.backward import forward_times
+from ipyprof.analysis.host_time import host_scale
 from ipyprof.analysis.program import Act, Program
 from ipyprof.analysis.replay import Replayed
 from ipyprof.analysis.steps import Steps
@@ -50,8 +51,7 @@ def line_costs(
     gap_ns = replayed.call_begin - replayed.gap_begin
     call_ns = replayed.call_end - replayed.call_begin
     waits = np.isin(program.act, (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD, Act.BLOCKING_COPY))
-    # Where the recording was slower than deflation explains, the host's time is still that of the unprofiled step.
-    scale = min(step_ns / replayed.host_step_ns, 1.0) / program.steps if replayed.host_step_ns > 0 else 0.0
+    scale = host_scale(program, replayed, step_ns)
     device_ns, launching_line = trace.dur_ns[program.record], record_lines(trace, steps, program)
     return tuple(
         LineCost(

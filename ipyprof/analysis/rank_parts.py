@@ -15,6 +15,7 @@ from ipyprof.analysis.breakdown import DEVICE_PARTS
 from ipyprof.analysis.collective_kinds import is_collective_annotation
 from ipyprof.analysis.collectives import host_work
 from ipyprof.analysis.intervals import coverage_before, covered, sweep, union
+from ipyprof.analysis.phases import phase_spans
 from ipyprof.analysis.program import Host, Program, loader_spans
 from ipyprof.analysis.steps import Steps
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind
@@ -23,9 +24,6 @@ from ipyprof.trace.model import Int64, LiveRecord, Trace
 PARTS = ("compute", "copies", "communication", "loader", "runtime", "host", "other")
 """``compute``: kernels, or operators where there is no GPU; ``runtime``: CUDA calls; ``host``: Python between calls."""
 PHASES = ("forward", "backward", "optimizer")
-
-_BACKWARD = ("autograd::engine::evaluate_function",)
-_OPTIMIZER = ("Optimizer.step#", "## optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,27 +140,6 @@ def _without_device(trace: Trace, steps: Steps, live: LiveRecord | None) -> Rank
         kernels=int((steps.of_time(trace.start_ns[operators]) >= 0).sum()) / count,
         step_ns=(stop - begin) / count,
     )
-
-
-def phase_spans(trace: Trace, steps: Steps) -> tuple[tuple[Int64, Int64], tuple[Int64, Int64]]:
-    """Disjoint (start, end) of the backward passes and of the optimizers' steps on the host.
-
-    A backward pass lasts from the first to the last node that autograd ran without another optimizer step or step mark
-    between them.
-    """
-    spans = trace.select(Kind.OPERATOR, Kind.ANNOTATION)
-    nodes = spans[np.array([name.startswith(_BACKWARD) for name in trace.names], bool)[trace.name[spans]]]
-    stepping = spans[np.array([name.startswith(_OPTIMIZER) for name in trace.names], bool)[trace.name[spans]]]
-    optimizer = union(trace.start_ns[stepping], trace.end_ns[stepping])
-    # Stretches between optimizer steps and marks: each holds at most one backward pass.
-    cuts = np.unique(np.concatenate((optimizer[0], steps.marks_ns)))
-    stretch = np.searchsorted(cuts, trace.start_ns[nodes], side="right")
-    firsts, lasts = [], []
-    for one in np.unique(stretch).tolist():
-        mine = nodes[stretch == one]
-        firsts.append(int(trace.start_ns[mine].min()))
-        lasts.append(int(trace.end_ns[mine].max()))
-    return union(np.asarray(firsts, np.int64), np.asarray(lasts, np.int64)), optimizer
 
 
 def _phase_of(at: Int64, backward: tuple[Int64, Int64], optimizer: tuple[Int64, Int64]) -> Int64:

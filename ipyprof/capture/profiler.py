@@ -139,6 +139,7 @@ class Profiler:
         try:
             if not recorded:
                 self._torch.start_trace()
+            doors.leave_unparsed(self._torch)
             self._torch.stop_trace()
         except Exception:
             if not doors.profiler_recording():

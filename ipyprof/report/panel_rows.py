@@ -6,10 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ipyprof.formatting import NOT_MEASURED, count_cell, percent_cell, plural, time_cell
+from ipyprof.formatting import NOT_MEASURED, columns, count_cell, percent_cell, plural, shorten, time_cell
 from ipyprof.report.categories import COPIES, KERNEL, PYTHON, RULE
 from ipyprof.report.codec import decode
-from ipyprof.report.markup import ELLIPSIS, bar, cell, code_name, escape, muted, note, row, table, title
+from ipyprof.report.markup import (
+    ELLIPSIS,
+    bar,
+    cell,
+    code_name,
+    escape,
+    mono,
+    muted,
+    note,
+    row,
+    span,
+    table,
+    title,
+)
 from ipyprof.report.report import Operator, Report
 from ipyprof.report.words import BOUND, TENSOR_CORE
 
@@ -17,11 +30,18 @@ MEAN = "mean"
 SORTS = ("device time", "host time", "calls", "name")
 OPERATOR, SHAPE, KERNELS, LINES = "operator", "operator and shapes", "kernel", "line of the cell"
 _NAME = f"width:44%;{ELLIPSIS}"
+_NAME_COLUMNS = 60
+_PATH_COLUMNS = 44  # the end of a path is what counts: it fits into a browser 800 wide
+_BETWEEN = " › "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelRow:
-    """One row, per step; ``None`` = not measured. ``bound`` and ``tensor_core`` are empty where they do not apply."""
+    """One row, per step; ``None`` = not measured. ``bound`` and ``tensor_core`` are empty where they do not apply.
+
+    ``total_ms`` is with what is inside, on the device where it was measured; ``path`` are the names of what is around
+    the row and its own, empty where nothing is around it.
+    """
 
     name: str
     calls: float | None = None
@@ -29,6 +49,8 @@ class PanelRow:
     host_ms: float | None = None
     bound: str = ""
     tensor_core: str = ""
+    total_ms: float | None = None
+    path: tuple[str, ...] = ()
 
 
 def group_names(report: Report) -> tuple[str, ...]:
@@ -73,15 +95,7 @@ def group_rows(report: Report, group: str, step: str = MEAN) -> tuple[PanelRow, 
             if one.device_ms or one.host_ms
         )
     rows: Sequence[Mapping[str, Any]] = report.views["groups"][group]
-    return tuple(
-        PanelRow(
-            name=str(one.get("name", "")),
-            calls=one.get("calls"),
-            device_ms=one.get("device_ms", one.get("self_device_ms")),
-            host_ms=one.get("host_ms", one.get("self_host_ms")),
-        )
-        for one in rows
-    )
+    return tuple(_group_row(one) for one in rows)
 
 
 def knows_steps(group: str) -> bool:
@@ -119,11 +133,13 @@ def rows_table(rows: Sequence[PanelRow], every: Sequence[PanelRow], *, name: str
     host_total = max(sum(one.host_ms or 0.0 for one in every), 1e-9)
     bounds = any(one.bound in ("compute", "memory", "launch") for one in rows)
     cores = any(one.tensor_core in ("yes", "no") for one in rows)
+    totals = any(one.path for one in every)
     titles = [
         _cell("", header=True),
         _cell(name, header=True, style=_NAME),
         _cell("", header=True),
         *(_cell(text, align="right", header=True) for text in ("GPU ms" if device else "", "%", "host ms", "calls")),
+        *([_cell("with inner", align="right", header=True)] if totals else []),
         *([_cell("bound by", header=True)] if bounds else []),
         *([_cell("Tensor Cores", header=True)] if cores else []),
     ]
@@ -132,13 +148,14 @@ def rows_table(rows: Sequence[PanelRow], every: Sequence[PanelRow], *, name: str
         fill = PYTHON if not device else COPIES if one.bound == "copy" else KERNEL
         cells = [
             _cell(muted(str(number)), align="right", style="width:18px;padding-left:0"),
-            _cell(code_name(one.name, 60), style=_NAME),
+            _cell(_shown(one), style=_NAME),
             _cell(bar(own(one) / longest, fill.fill), style="min-width:60px"),
             _cell(time_cell(one.device_ms, total) if device else "", align="right"),
             _cell(percent_cell(own(one) / total if total else None), align="right"),
             _cell(time_cell(one.host_ms, host_total) if one.host_ms is not None else "", align="right"),
             _cell(count_cell(one.calls) if one.calls is not None else "", align="right"),
         ]
+        cells += [_cell(time_cell(one.total_ms, total), align="right")] if totals else []
         cells += [_cell(_mark(BOUND, one.bound))] if bounds else []
         cells += [_cell(_mark(TENSOR_CORE, one.tensor_core))] if cores else []
         body += row(*cells)
@@ -173,8 +190,35 @@ def _operator_row(one: Operator, *, shapes: bool) -> PanelRow:
     )
 
 
+def _group_row(one: Mapping[str, Any]) -> PanelRow:
+    name = str(one.get("name", ""))
+    path = (*map(str, one.get("within") or ()), name)
+    device, total = one.get("device_ms"), one.get("total_device_ms")
+    return PanelRow(
+        name=_BETWEEN.join(path),
+        calls=one.get("calls"),
+        device_ms=device,
+        host_ms=one.get("host_ms"),
+        total_ms=total if device is not None else one.get("total_host_ms"),
+        path=path if len(path) > 1 else (),
+    )
+
+
+def _shown(one: PanelRow) -> str:
+    """The name as code; of a long path the end, with the whole of it on hover."""
+    if not one.path:
+        return code_name(one.name, _NAME_COLUMNS)
+    if columns(one.name) <= _PATH_COLUMNS:
+        return code_name(one.name, _PATH_COLUMNS)
+    kept = one.path[-1:]
+    while columns(_BETWEEN.join(("…", *one.path[-len(kept) - 1 :]))) <= _PATH_COLUMNS:
+        kept = one.path[-len(kept) - 1 :]
+    short = shorten(" ".join(_BETWEEN.join(("…", *kept)).split()), _PATH_COLUMNS)
+    return span(mono(short), "white-space:nowrap", title=shorten(" ".join(one.name.split()), 1000))
+
+
 def _mark(marks: Mapping[str, str], word: str) -> str:
-    return f"{marks[word]} {escape(word)}" if word in marks else muted("n/a" if word == "n/a" else "?")
+    return f"{marks[word]}&nbsp;{escape(word)}" if word in marks else muted("n/a" if word == "n/a" else "?")
 
 
 def _cell(content: str, *, align: str = "left", style: str = "", span_columns: int = 1, header: bool = False) -> str:
