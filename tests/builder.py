@@ -258,14 +258,15 @@ class TraceBuilder:
         *,
         address: int = 140000000000000,
         tid: int = 1,
+        name: str = "[memory]",
     ) -> None:
-        """One ``[memory]`` record; ``device`` -1 is the CPU."""
+        """One ``[memory]`` record, or an ``[OutOfMemory]`` one; ``device`` -1 is the CPU."""
         self.events.append(
             {
                 "ph": "i",
                 "cat": "cpu_instant_event",
                 "s": "t",
-                "name": "[memory]",
+                "name": name,
                 "pid": HOST_PID,
                 "tid": tid,
                 "ts": at,

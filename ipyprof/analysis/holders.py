@@ -10,6 +10,10 @@ belongs to what its life says:
 * alive across a step mark: a result of its line, kept;
 * else a temporary of its operator.
 
+The allocator's blocks are larger than what was asked for: rounded up to 512 bytes, and a large block keeps a remainder
+of up to 1 MiB that is not worth splitting. Where the tensor's own size is known (it has a name at the end, or it is a
+gradient of a parameter that has), that difference is a row of its own, so that holders match their tensors.
+
 What autograd saved for a tensor of the notebook is that tensor's once the step that made it is over: a graph that a
 list of losses keeps is a leak, the same graph inside its step is activations.
 """
@@ -22,69 +26,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipyprof.analysis.backward import NODE_PREFIX
+from ipyprof.analysis.holding import (
+    ACTIVATIONS,
+    BEFORE,
+    GRADIENTS,
+    GRAPHS,
+    MISSING,
+    OTHERS,
+    REST,
+    RESULTS,
+    ROLES,
+    ROUNDED,
+    ROUNDING,
+    TEMPORARIES,
+    TENSORS,
+    UNREACHABLE,
+    WORDS,
+    Holding,
+    Moments,
+    layer_of,
+)
 from ipyprof.analysis.lifetimes import NEVER, Lifetimes
+from ipyprof.analysis.rounding import matched
 from ipyprof.trace.model import Int64, Owner, Trace
 
-UNREACHABLE = "allocated before recording, not reachable from the notebook"
-BEFORE = "allocated before recording"  # where no look at the notebook's names was taken
-MISSING = "records are missing"
-MOST_MOMENTS = 120
 MOST_PARTS = 12
+MOST_CELLS = 4_000_000  # of the table that ``moments`` makes: 32 MB
 
-PARAMETERS = "parameters"
-GRADIENTS = "gradients"
-OPTIMIZER = "optimizer state"
-ACTIVATIONS = "activations"
-TEMPORARIES = "temporaries"
-RESULTS = "results"
-TENSORS = "tensors"
-GRAPHS = "graphs"
-REST = "rest"
-_ROLES = {
-    "parameter": PARAMETERS,
-    "buffer": PARAMETERS,
-    "gradient": GRADIENTS,
-    "optimizer state": OPTIMIZER,
-    "tensor": TENSORS,
-    "graph": GRAPHS,
-}
-_WORDS = {
-    "parameter": "parameters of {}",
-    "buffer": "buffers of {}",
-    "gradient": "gradients of {}",
-    "optimizer state": "state of {}",
-    "tensor": "{}",
-    "graph": "graph kept by {}",
-}
 _Twins = Mapping[tuple[int, int, str | None], Owner]  # by address, size and operator
 _LOCAL = " (in "  # names of a function's locals carry their function
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """What one holder holds at an instant.
-
-    Attributes:
-        name: as in the notebook, such as ``parameters of model``, or ``activations of line 4``.
-        role: one of the constants of this module, such as ``ACTIVATIONS``.
-        line: the cell's line that allocated most of it, ``None`` = before the recording, or no line.
-        parts: (name, bytes) of what it consists of, by layer, the largest first.
-    """
-
-    name: str
-    role: str
-    bytes: int
-    line: int | None
-    parts: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
-    """Who holds what over time: ``bytes[i][j]`` of ``names[j]`` at ``time_ns[i]``, ns since the first mark."""
-
-    time_ns: tuple[int, ...]
-    names: tuple[str, ...]
-    bytes: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +80,10 @@ class Ownership:
         self._labels: list[_Label] = []
         self._numbers: dict[_Label, int] = {}
         self._rest = self._number(UNREACHABLE if owners is not None else BEFORE, REST)
+        self._rounded = self._number(ROUNDED, ROUNDING)
         self._owner_names: list[str] = [""] * len(blocks.born)
         self._keepers: dict[int, str] = {}
+        self._twin_of: dict[int, Owner] = {}
         self._gradients = self._gradients_name(owners or ())
         lives = blocks.died == NEVER
         by_address = {owner.address: owner for owner in owners or ()}
@@ -137,10 +109,13 @@ class Ownership:
             owner = named.get(at)
             if owner is not None:
                 self._owner_names[at] = owner.name
-                if _ROLES.get(owner.role) in (TENSORS, GRAPHS):
+                if ROLES.get(owner.role) in (TENSORS, GRAPHS):
                     self._keepers[at] = owner.also or owner.variable
             inside, later = self._judged(trace, at, owner, twins, bool(crossing[at]))
             self._inside[at], self._later[at] = inside, later
+        self._name_results(trace, named)
+        self._rounding = self._roundings(named, owners or ())
+        self._net = blocks.size - self._rounding
 
     def at(self, record: int, step: int) -> tuple[Holding, ...]:
         """The holders right after a record (-1 = before the first), the largest first; they add up to the total.
@@ -166,23 +141,31 @@ class Ownership:
             found.append(Holding(name=MISSING, role=REST, bytes=missing, line=None))
         return tuple(sorted(found, key=lambda holding: -holding.bytes))
 
-    def moments(self, records: Sequence[int], steps: Sequence[int], at_ns: Sequence[int], most: int) -> Moments:
-        """The holders at several records, which lie at ``at_ns``: the ``most`` largest by name, the others as one."""
-        tables = []
-        for record, step in zip(records, steps, strict=True):
-            _, _, sizes, missing = self._sizes(record, step)
-            table = {label.name: int(sizes[number]) for number, label in enumerate(self._labels) if sizes[number]}
-            tables.append(table | ({MISSING: missing} if missing else {}))
-        peaks: dict[str, int] = {}
-        for table in tables:
-            for name, held in table.items():
-                peaks[name] = max(peaks.get(name, 0), held)
-        names = sorted(peaks, key=lambda name: -peaks[name])[:most]
-        rows = [[table.get(name, 0) for name in names] for table in tables]
-        if len(peaks) > most:
-            names.append("others")
-            rows = [[*row, sum(table.values()) - sum(row)] for row, table in zip(rows, tables, strict=True)]
-        return Moments(time_ns=tuple(at_ns), names=tuple(names), bytes=tuple(map(tuple, rows)))
+    def most_moments(self) -> int:
+        """How many records ``moments`` takes at most."""
+        return MOST_CELLS // len(self._labels)
+
+    def moments(self, records: Int64, steps: Int64, at_ns: Int64, most: int) -> Moments:
+        """The holders at several records, which lie at ``at_ns``: the ``most`` largest by name, the others as one.
+
+        Args:
+            records, steps: (k,) int64, sorted, as for ``at``; k at most ``most_moments()``.
+        """
+        table = self._table(records, steps)
+        labels = [label.name for label in self._labels] + [MISSING]
+        distinct = sorted(set(labels))
+        column = {name: at for at, name in enumerate(distinct)}
+        held = np.zeros((len(records), len(distinct)), np.int64)
+        for at, name in enumerate(labels):
+            held[:, column[name]] += table[:, at]
+        peaks = np.abs(held).max(axis=0, initial=0)
+        order = [at for at in np.argsort(-peaks, kind="stable").tolist() if peaks[at]]
+        names = [distinct[at] for at in order[:most]]
+        shown = held[:, order[:most]]
+        if len(order) > most:
+            names.append(OTHERS)
+            shown = np.column_stack((shown, held[:, order[most:]].sum(axis=1)))
+        return Moments(time_ns=at_ns, names=tuple(names), bytes=shown)
 
     def growing(self, marks: Sequence[int], steps: int = 1) -> tuple[Holding, ...]:
         """Holders that hold more at every mark, with the median bytes that each step adds; the largest first.
@@ -213,7 +196,8 @@ class Ownership:
         for at in np.flatnonzero((change > 0).all(axis=0)).tolist():
             mine = np.flatnonzero((group == at) & blocks.alive(marks[-1]))
             line = _heaviest(blocks.line[mine], blocks.size[mine])
-            role = self._labels[int(self._later[mine[0]])].role
+            roles = {self._labels[label].role for label in self._later[mine].tolist()}
+            role = GRAPHS if GRAPHS in roles else self._labels[int(self._later[mine[0]])].role
             found.append(Holding(name=distinct[at], role=role, bytes=int(np.median(change[:, at])) // steps, line=line))
         return tuple(sorted(found, key=lambda holding: -holding.bytes))
 
@@ -227,14 +211,14 @@ class Ownership:
         return self._numbers[label]
 
     def _of_owner(self, owner: Owner) -> int:
-        return self._number(_WORDS.get(owner.role, "{}").format(owner.variable), _ROLES.get(owner.role, TENSORS))
+        return self._number(WORDS.get(owner.role, "{}").format(owner.variable), ROLES.get(owner.role, TENSORS))
 
     def _gradients_name(self, owners: Sequence[Owner]) -> str:
         """What to call a gradient that no name reaches any more: the only model's, where there is one."""
         for role in ("gradient", "parameter"):
             variables = {owner.variable for owner in owners if owner.role == role}
             if variables:
-                return _WORDS["gradient"].format(*variables) if len(variables) == 1 else GRADIENTS
+                return WORDS["gradient"].format(*variables) if len(variables) == 1 else GRADIENTS
         return GRADIENTS
 
     def _judged(
@@ -261,6 +245,7 @@ class Ownership:
         # What was born before the recording has no operator to compare.
         twin = twins.get((*_place(blocks, at), None if blocks.born[at] < 0 else operator))
         if twin is not None and blocks.died[at] < NEVER:
+            self._twin_of[at] = twin
             own = self._of_owner(twin)
             return own, own
         if blocks.born[at] < 0:
@@ -276,6 +261,22 @@ class Ownership:
             return kept, kept
         own = self._number(f"temporaries of {operator}" if operator else TEMPORARIES, TEMPORARIES)
         return own, own
+
+    def _name_results(self, trace: Trace, named: Mapping[int, Owner]) -> None:
+        """A result that lived into the next step was the variable's whose tensor now comes from the same place.
+
+        So ``history = torch.cat([history, new])`` is one holder that grows, though each step makes another tensor.
+        """
+        blocks, makers = self._blocks, dict[tuple[int, str], str]()
+        for at, owner in named.items():
+            if owner.role == "tensor" and blocks.born[at] >= 0 and _LOCAL not in owner.variable:
+                place = int(blocks.line[at]), self._operator(trace, at)
+                makers[place] = "" if makers.get(place, owner.variable) != owner.variable else owner.variable
+        for at, label in enumerate(self._later.tolist()):
+            if self._labels[label].role == RESULTS and blocks.died[at] < NEVER:
+                variable = makers.get((int(blocks.line[at]), self._operator(trace, at)))
+                if variable:
+                    self._keepers[at] = variable
 
     def _operator(self, trace: Trace, at: int) -> str:
         operator = int(self._blocks.operator[at])
@@ -296,6 +297,25 @@ class Ownership:
         born_step = np.searchsorted(bounds, blocks.born, side="right")
         return ((blocks.died < NEVER) & (died_step > born_step)).astype(np.int64)
 
+    # -- rounding --
+
+    def _roundings(self, named: Mapping[int, Owner], owners: Sequence[Owner]) -> Int64:
+        """(b,) bytes of each block that are more than its tensor's, as far as the tensor is known."""
+        blocks = self._blocks
+        found = np.zeros(len(blocks.born), np.int64)
+        gradients: dict[int, list[int]] = {}
+        for at, label in enumerate(self._later.tolist()):
+            owner = named.get(at) or self._twin_of.get(at)
+            if owner is not None:
+                found[at] = min(owner.rounding, int(blocks.size[at]))
+            elif self._labels[label].role == GRADIENTS:
+                gradients.setdefault(int(blocks.step[at]), []).append(at)
+        sizes = [owner.bytes - owner.rounding for owner in owners if owner.role == "parameter"]
+        for mine in gradients.values():
+            for at, asked in matched(mine, blocks.size[mine].tolist(), sizes):
+                found[at] = int(blocks.size[at]) - asked
+        return found
+
     # -- sums --
 
     def _sizes(self, record: int, step: int) -> tuple[Int64, Int64, Int64, int]:
@@ -303,12 +323,48 @@ class Ownership:
         blocks = self._blocks
         alive = np.flatnonzero(blocks.alive(record))
         label = np.where(blocks.step[alive] == step, self._inside[alive], self._later[alive])
-        size = np.bincount(label, blocks.size[alive], len(self._labels)).astype(np.int64)
-        for number, owner in zip(self._static_label, self._static, strict=True):
-            size[number] += owner.bytes
+        size = np.bincount(label, self._net[alive], len(self._labels)).astype(np.int64)
+        size[self._rounded] += int(self._rounding[alive].sum())
+        size += self._static_sizes()
         unknown = blocks.total(record) - int(size.sum())
         size[self._rest] += max(unknown, 0)
         return alive, label, size, min(unknown, 0)
+
+    def _static_sizes(self) -> Int64:
+        """Bytes by label of what was there before the recording and still is."""
+        size = np.zeros(len(self._labels), np.int64)
+        for number, owner in zip(self._static_label, self._static, strict=True):
+            size[number] += owner.bytes - owner.rounding
+            size[self._rounded] += owner.rounding
+        return size
+
+    def _table(self, records: Int64, steps: Int64) -> Int64:
+        """(k, labels + 1) int64: ``_sizes`` at each record, what is too many in the last column."""
+        blocks, count = self._blocks, len(records)
+        change = np.zeros((count + 1, len(self._labels) + 1), np.int64)
+        since, until = np.searchsorted(records, blocks.born), np.searchsorted(records, blocks.died)
+        for begin, end, label, size in (
+            (since, until, self._later, self._net),
+            (since, until, np.full(len(since), self._rounded), self._rounding),
+            # In the rows of the step of its birth a block goes by another label.
+            (*self._first_rows(since, until, steps), self._inside, self._net),
+            (*self._first_rows(since, until, steps), self._later, -self._net),
+        ):
+            np.add.at(change, (begin, label), size)
+            np.subtract.at(change, (end, label), size)
+        held = np.cumsum(change, axis=0)[:count]
+        held[:, :-1] += self._static_sizes()
+        unknown = blocks.allocated_bytes[records + 1] - held.sum(axis=1)
+        held[:, self._rest] += np.maximum(unknown, 0)
+        held[:, -1] = np.minimum(unknown, 0)
+        return held
+
+    def _first_rows(self, since: Int64, until: Int64, steps: Int64) -> tuple[Int64, Int64]:
+        """(begin, end) of each block's rows that lie in the step of its birth; the same where there are none."""
+        born = self._blocks.step
+        begin = np.maximum(since, np.searchsorted(steps, born, side="left"))
+        end = np.minimum(until, np.searchsorted(steps, born, side="right"))
+        return begin, np.maximum(begin, end)
 
     def _lines(self, alive: Int64, label: Int64) -> dict[int, int]:
         """The line that allocated most of each label's bytes."""
@@ -324,42 +380,20 @@ class Ownership:
         """Bytes by layer of what has a name with layers."""
         found: dict[int, dict[str, int]] = {}
         rows = [
-            (number, self._owner_names[at], int(self._blocks.size[at]))
+            (number, self._owner_names[at], int(self._net[at]))
             for number, at in zip(label.tolist(), alive.tolist(), strict=True)
             if self._owner_names[at]
         ]
-        rows += [(number, one.name, one.bytes) for number, one in zip(self._static_label, self._static, strict=True)]
+        rows += [
+            (number, one.name, one.bytes - one.rounding)
+            for number, one in zip(self._static_label, self._static, strict=True)
+        ]
         for number, name, size in rows:
             layer = layer_of(name)
             if layer:
                 own = found.setdefault(number, {})
                 own[layer] = own.get(layer, 0) + size
         return found
-
-
-def layer_of(name: str) -> str:
-    """The layer in a parameter's, gradient's or state's name: up to the first number, or the first part.
-
-    Example:
-        >>> layer_of("model.transformer.h.0.attn.weight.grad"), layer_of("optimizer: exp_avg of model.head.weight")
-        ('model.transformer.h.0', 'model.head')
-    """
-    inner = name.split(" of ")[-1].removesuffix(".grad").split(".")[:-1]
-    for at, part in enumerate(inner):
-        if part.isdecimal():
-            return ".".join(inner[: at + 1])
-    return ".".join(inner[:2])
-
-
-def held_by_name(owners: Sequence[Owner], device: int) -> tuple[Holding, ...]:
-    """What names reach on a device, by holder, the largest first: where no recording says more."""
-    sizes: dict[tuple[str, str], int] = {}
-    for owner in owners:
-        if owner.device == device:
-            key = _WORDS.get(owner.role, "{}").format(owner.variable), _ROLES.get(owner.role, TENSORS)
-            sizes[key] = sizes.get(key, 0) + owner.bytes
-    found = [Holding(name=name, role=role, bytes=size, line=None) for (name, role), size in sizes.items()]
-    return tuple(sorted(found, key=lambda holding: -holding.bytes))
 
 
 def _of_line(what: str, line: int) -> str:

@@ -7,36 +7,27 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ipyprof.analysis.holders import MOST_MOMENTS, Holding, Moments, Ownership
-from ipyprof.analysis.lifetimes import Lifetimes, lifetimes, line_number, lines_at
+from ipyprof.analysis.allocator_events import (
+    AllocatorCall,
+    Refused,
+    allocator_calls,
+    ended_in_recording,
+    latest,
+    refused_requests,
+    running_at,
+)
+from ipyprof.analysis.holders import Ownership
+from ipyprof.analysis.holding import Holding, Moments
+from ipyprof.analysis.lifetimes import Lifetimes, lifetimes, lines_at
 from ipyprof.analysis.steps import Steps
-from ipyprof.trace.kinds import Kind, Role
+from ipyprof.trace.kinds import Kind
 from ipyprof.trace.model import Int64, LiveRecord, Trace
 
 MOST_POINTS = 2_000
 MOST_CALLS = 200
 MOMENT_NAMES = 14
-TOGETHER_NS = 200_000  # calls of the allocator closer than this are one: empty_cache frees many segments in a row
 CPU = -1
 CUT_OFF = "unfinished step "  # what the export calls the range of a step that was cut off
-
-ALLOCATED = "memory taken from the driver"
-FREED = "cache given back"
-RETRIED = "cache given back, then memory taken: a retry"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorCall:
-    """Calls in a row with which the allocator went to the driver, in the recorded steps of all devices.
-
-    ``at_ns`` is ns since the first mark, ``dur_ns`` the time in the calls, ``what`` one of the constants above.
-    """
-
-    at_ns: int
-    dur_ns: int
-    count: int
-    what: str
-    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +44,7 @@ class DeviceMemory:
         peak_line: the cell's line that ran then, ``None`` likewise.
         peak_range: innermost ``record_function`` range then, the optimizer's among them, ``None`` likewise.
         peak_step: the recorded step that it lies in, from 0; one more than the whole ones for a step that was cut off.
+        peak_unused_bytes: reserved and not given out at the peak: what fragments of free memory it could not use.
         reserved_peak_bytes: most reserved from the device.
         growth_bytes_per_step: median change from mark to mark; ``None`` under two steps.
         unexplained: records whose total did not change by their own size: others are missing, the curve may be
@@ -75,6 +67,7 @@ class DeviceMemory:
     peak_line: int | None
     peak_range: str | None
     peak_step: int
+    peak_unused_bytes: int
     reserved_peak_bytes: int
     growth_bytes_per_step: int | None
     unexplained: int
@@ -91,6 +84,7 @@ class MemorySummary:
 
     ``cpu`` holds the CPU's own records, never mixed with a device's; ``None`` = none. ``calls`` are those with which
     the allocator went to the driver, at most 200, the longest; ``call_count`` and ``call_ns`` are of all of them.
+    ``refused`` are requests that failed without ending the cell, in time order.
     """
 
     devices: tuple[DeviceMemory, ...]
@@ -99,6 +93,7 @@ class MemorySummary:
     calls: tuple[AllocatorCall, ...] = ()
     call_count: int = 0
     call_ns: int = 0
+    refused: tuple[Refused, ...] = ()
 
 
 def memory_view(trace: Trace, steps: Steps, live: LiveRecord | None = None) -> MemorySummary:
@@ -123,32 +118,8 @@ def memory_view(trace: Trace, steps: Steps, live: LiveRecord | None = None) -> M
         calls=tuple(sorted(sorted(calls, key=lambda call: -call.dur_ns)[:MOST_CALLS], key=lambda call: call.at_ns)),
         call_count=sum(call.count for call in calls),
         call_ns=sum(call.dur_ns for call in calls),
+        refused=refused_requests(trace, steps, live, marks),
     )
-
-
-def allocator_calls(trace: Trace, marks_ns: Int64) -> tuple[AllocatorCall, ...]:
-    """The calls between the first and the last mark with which the allocator went to the driver, in time order."""
-    calls = trace.select(Kind.CALL)
-    calls = calls[np.isin(trace.role[calls], (Role.ALLOC, Role.FREE))]
-    calls = calls[(trace.start_ns[calls] >= marks_ns[0]) & (trace.start_ns[calls] < marks_ns[-1])]
-    if len(calls) == 0:
-        return ()
-    start, end = trace.start_ns[calls], trace.end_ns[calls]
-    breaks = np.flatnonzero(start[1:] - np.maximum.accumulate(end)[:-1] > TOGETHER_NS) + 1
-    found = []
-    for group in np.split(calls, breaks):
-        roles = set(trace.role[group].tolist())
-        at = int(trace.start_ns[group[0]])
-        found.append(
-            AllocatorCall(
-                at_ns=at - int(marks_ns[0]),
-                dur_ns=int(trace.dur_ns[group].sum()),
-                count=len(group),
-                what=RETRIED if len(roles) == 2 else ALLOCATED if Role.ALLOC in roles else FREED,
-                step=int(np.searchsorted(marks_ns, at, side="right")) - 1,
-            )
-        )
-    return tuple(found)
 
 
 def thin(time: Int64, value: Int64, limit: int) -> Int64:
@@ -177,9 +148,8 @@ def thin(time: Int64, value: Int64, limit: int) -> Int64:
 
 def _marks(trace: Trace, steps: Steps, live: LiveRecord | None) -> Int64:
     """The instants at which steps begin and the last one ends, also one that ran out of memory in its middle."""
-    failed = live is not None and live.out_of_memory is not None and not live.out_of_memory.later
     end = int(trace.memory.time_ns.max(initial=-1))
-    if not failed or len(steps.marks_ns) == 0 or end <= steps.marks_ns[-1]:
+    if not ended_in_recording(live) or len(steps.marks_ns) == 0 or end <= steps.marks_ns[-1]:
         return steps.marks_ns
     return np.append(steps.marks_ns, end + 1)
 
@@ -210,11 +180,13 @@ def _of_device(trace: Trace, steps: Steps, live: LiveRecord | None, marks: Int64
     if len(marks) > len(steps.marks_ns):
         given = np.flatnonzero(np.diff(allocated) > 0) + 1
         asked = int(given[-1]) if len(given) else peak
-    holders, growing, moments = _whose(trace, steps, live, marks, blocks, device, first + asked - 1, (first, last))
-    half = MOST_POINTS // 2
+    half = MOST_POINTS // 2 - 1
     drawn = np.arange(len(time))
     if len(time) > MOST_POINTS:
-        drawn = np.union1d(thin(time, allocated, half), thin(time, reserved, half))
+        drawn = np.union1d(np.union1d(thin(time, allocated, half), thin(time, reserved, half)), [asked])
+    holders, growing, moments = _whose(
+        trace, steps, live, marks, blocks, device, (first - 1 + asked, first - 1 + drawn)
+    )
     return DeviceMemory(
         device=device,
         time_ns=time[drawn],
@@ -226,6 +198,7 @@ def _of_device(trace: Trace, steps: Steps, live: LiveRecord | None, marks: Int64
         peak_line=line,
         peak_range=scope,
         peak_step=max(int(np.searchsorted(marks, at_peak, side="right")) - 1, 0),
+        peak_unused_bytes=max(int(reserved[peak] - allocated[peak]), 0),
         reserved_peak_bytes=int(reserved.max()),
         growth_bytes_per_step=_growth(held, 1 if live is None else live.cycle),
         unexplained=int((changes != records.delta_bytes[mine[first:last]]).sum()),
@@ -257,26 +230,25 @@ def _whose(
     marks: Int64,
     blocks: Lifetimes | None,
     device: int,
-    peak: int,
-    window: tuple[int, int],
+    at: tuple[int, Int64],
 ) -> tuple[tuple[Holding, ...], tuple[Holding, ...], Moments | None]:
-    """(holders at the peak, what grows, holders over time). ``peak`` is a record, ``window`` begins and ends them."""
+    """(holders at the peak, what grows, holders over time). ``at``: the peak's record, and those that are drawn."""
     if blocks is None:
         return (), (), None
     looked = live is not None and live.owners is not None
     owners = [owner for owner in live.owners or () if owner.device == device] if live is not None else []
     failed_step = len(marks) - 2 if len(marks) > len(steps.marks_ns) else None
     whose = Ownership(trace, blocks, owners if looked else None, failed_step=failed_step)
-    first, last = window
-    shown = np.arange(first - 1, last)
-    if len(shown) > MOST_MOMENTS:
-        curve = blocks.allocated_bytes[shown + 1]
-        place = np.append(marks[0], blocks.time_ns[shown[1:]])
-        shown = np.union1d(shown[thin(place, curve, MOST_MOMENTS - 1)], [peak])
+    peak, shown = at
     begin = int(marks[0])
-    at = np.where(shown < first, begin, blocks.time_ns[np.maximum(shown, 0)])
-    step = np.searchsorted(marks, at, side="right") - 1
-    moments = whose.moments(shown.tolist(), step.tolist(), (at - begin).tolist(), MOMENT_NAMES)
+    # The first of them is the first mark itself, whatever came before it.
+    time = np.append(begin, blocks.time_ns[shown[1:]])
+    if len(shown) > whose.most_moments():
+        kept = thin(time, blocks.allocated_bytes[shown + 1], max(whose.most_moments() - 1, 4))
+        kept = np.union1d(kept, np.searchsorted(shown, [peak]))
+        shown, time = shown[kept], time[kept]
+    step = np.searchsorted(marks, time, side="right") - 1
+    moments = whose.moments(shown, step, time - begin, MOMENT_NAMES)
     at_marks = np.searchsorted(blocks.time_ns, steps.marks_ns, side="right") - 1
     cycle = live.cycle if live is not None and steps.count > 2 * live.cycle else 1
     peak_step = int(step[np.flatnonzero(shown == peak)[0]])
@@ -285,21 +257,6 @@ def _whose(
 
 def _range_at(trace: Trace, at: int) -> str | None:
     """The innermost range of the user's at an instant; what our own cut-off steps are called is none."""
-    event = _latest(trace, Kind.ANNOTATION, at)
+    event = latest(trace, Kind.ANNOTATION, at)
     name = None if event < 0 else trace.names[trace.name[event]]
     return None if name is None or name.startswith(CUT_OFF) else name
-
-
-def running_at(trace: Trace, at: int) -> tuple[str | None, int | None]:
-    """(operator, line) that ran at an instant: on each thread the innermost, of these the one that began last."""
-    operator = _latest(trace, Kind.OPERATOR, at)
-    line = _latest(trace, Kind.LINE, at)
-    name = None if operator < 0 else trace.names[trace.name[operator]]
-    return name, None if line < 0 else line_number(trace.names[trace.name[line]])
-
-
-def _latest(trace: Trace, kind: Kind, at: int) -> int:
-    """Index of the event of a kind that holds an instant and began last, -1 = none."""
-    events = trace.select(kind)
-    around = events[(trace.start_ns[events] <= at) & (trace.end_ns[events] > at)]
-    return int(around[-1]) if len(around) else -1

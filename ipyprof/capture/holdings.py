@@ -83,20 +83,20 @@ def live_of_failure(options: Options, error: BaseException) -> LiveRecord | None
     return LiveRecord(**known, notes=notes.as_tuple()) if "out_of_memory" in known else None
 
 
-def _owners(error: BaseException | None, sizes: dict[tuple[int, int], int]) -> Any:
+def _owners(error: BaseException | None, sizes: dict[tuple[int, int], tuple[int, int]]) -> Any:
     with namespaces(error) as spaces:
-        return owners_of(spaces, sizes)
+        return owners_of(spaces.given, sizes, results=spaces.results)
 
 
-def allocator_states() -> tuple[tuple[AllocatorState, ...], dict[tuple[int, int], int]]:
-    """(states, sizes): each device in use, and (device, address) to bytes of every block that is given out.
+def allocator_states() -> tuple[tuple[AllocatorState, ...], dict[tuple[int, int], tuple[int, int]]]:
+    """(states, sizes): each device in use, and (device, address) to (bytes, bytes asked for) of each block given out.
 
     Both empty where CUDA is not in use. Nothing is started, and no statistics change.
     """
     if not torch.cuda.is_initialized():
         return (), {}
     largest: dict[int, int] = {}
-    sizes: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], tuple[int, int]] = {}
     try:
         segments = torch.cuda.memory_snapshot()
     except RuntimeError:  # an allocator without blocks, such as cudaMallocAsync
@@ -108,7 +108,8 @@ def allocator_states() -> tuple[tuple[AllocatorState, ...], dict[tuple[int, int]
             if block["state"] == "inactive":
                 largest[device] = max(largest[device], block["size"])
             elif block["state"] == "active_allocated":
-                sizes[device, address] = block["size"]
+                asked = block.get("requested_size") or block["size"]  # came with torch 2.1
+                sizes[device, address] = block["size"], min(asked, block["size"])
             address += block["size"]
     expandable = any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
     states = []

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from inspect import CO_OPTIMIZED
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from IPython.core.getipython import get_ipython
+
+from ipyprof.capture.objects import mro_of
 
 _NOT_THE_USERS = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
@@ -31,57 +33,83 @@ _SHELL_PACKAGES = (
     "_pytest",
     "pluggy",
 )
+_HISTORY = "_oh"  # what the shell calls Out itself: the user may give that name to something else
 _LAST = ("_", "__", "___")
+LAST_ERROR = ", last error"  # behind the name of a function whose locals the last error keeps
 _MOST_FRAMES = 200
 _MOST_CAUSES = 8
 
 
-@contextmanager
-def namespaces(error: BaseException | None = None) -> Iterator[list[Mapping[str, Any]]]:
-    """Names to objects, the notebook's first, then frames of the user's that run, then those that ``error`` left.
+class Namespaces(NamedTuple):
+    """Names to objects: those that the user gave, and ``Out``, ``_``, ``__``, ``___``, which keep results alive."""
 
-    Names that begin with ``_`` are the shell's or private and are left out, but for ``Out`` and ``_``, which keep
-    results alive. A frame's locals come as ``name (in function)``. On the way out the copies of locals that Python
-    before 3.13 keeps in a frame are emptied again, unless the user's own code holds that copy.
+    given: list[Mapping[str, Any]]
+    results: dict[str, Any]
+
+
+@contextmanager
+def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
+    """The notebook's names first, then of frames of the user's that run, of those that ``error`` left, and of those
+    that the notebook's last error left, whose traceback keeps their tensors.
+
+    Names that begin with ``_`` are the shell's or private and are left out, but for the results. A frame's locals come
+    as ``name (in function)``. On the way out the copies of locals that Python before 3.13 keeps in a frame are emptied
+    again, unless the user's own code holds that copy.
 
     Args:
         error: what the cell raised.
     """
     shell = get_ipython()
     spaces: list[Mapping[str, Any]] = []
+    results: dict[str, Any] = {}
     frame: FrameType | None
     globals_seen: set[int] = set()
     copies: list[dict[str, Any]] = []
     if shell is not None:
         globals_seen.add(id(shell.user_ns))
         spaces.append(_public(shell.user_ns))
-    for frame in (*_running_frames(), *_frames_of(error)):
+    named = [(frame, "") for frame in (*_running_frames(), *_frames_of(error))]
+    named += [(frame, LAST_ERROR) for frame in _frames_of(_last_error())]
+    for frame, more in named:
         if not _is_users(frame):
             continue
         if id(frame.f_globals) not in globals_seen:
             globals_seen.add(id(frame.f_globals))
             spaces.append(_public(frame.f_globals))
         if frame.f_code.co_flags & CO_OPTIMIZED:
-            spaces.append(_locals(frame))
+            spaces.append(_locals(frame, more))
             if sys.version_info < (3, 13):
                 copies.append(frame.f_locals)
     if shell is not None:
-        kept = shell.user_ns
-        spaces.append({name: kept[name] for name in ("Out", *_LAST) if name in kept})
+        for name, key in (("Out", _HISTORY), *((name, name) for name in _LAST)):
+            if key in shell.user_ns:
+                results[name] = shell.user_ns[key]
     frame = None
+    named.clear()
     try:
-        yield spaces
+        yield Namespaces(spaces, results)
     finally:
         spaces.clear()
+        results.clear()
         while copies:
             copy = copies.pop()
             if sys.getrefcount(copy) <= 3:  # the frame's, ours, and the call's: nobody else looks at it
                 copy.clear()
 
 
-def _locals(frame: FrameType) -> dict[str, Any]:
+def _locals(frame: FrameType, more: str) -> dict[str, Any]:
     where = frame.f_code.co_name
-    return {f"{name} (in {where})": value for name, value in frame.f_locals.items()}
+    return {f"{name} (in {where}{more})": value for name, value in frame.f_locals.items()}
+
+
+def _last_error() -> BaseException | None:
+    """What the shell showed last, or ``None``; Python 3.12 gave it another name."""
+    for name in ("last_exc", "last_value"):
+        error = vars(sys).get(name)
+        if error is not None and any(base is BaseException for base in mro_of(type(error))):
+            found: BaseException = error
+            return found
+    return None
 
 
 def users_file(error: BaseException) -> str:

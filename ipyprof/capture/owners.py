@@ -6,8 +6,10 @@ descriptors, tensors with torch functions switched off. So a class with a hostil
 ``__len__`` sees no call, and what is lazy stays lazy. Autograd graphs are walked by their saved tensors, of which those
 with hooks (checkpointing, offloading) are left alone.
 
-Breadth first, so that the shortest name wins; a parameter's name in its module goes before every other. What comes out
-is text and numbers: no reference is kept.
+Of several names for one storage, in this order: a parameter's, gradient's or state's name in its module; the shortest
+name from the notebook's variables, then from locals of running functions, then from those of an error (breadth first);
+``Out[n]``; ``_``, ``__``, ``___``; and last what only a graph has saved. What comes out is text and numbers: no
+reference is kept.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ TENSOR = "tensor"
 GRAPH = "graph"
 
 # Of two names for one storage the one of the higher rank counts, of equals the first.
-SAVED, NAMED, OF_GRADIENT, OF_MODULE = range(4)
+SAVED, RESULT, NAMED, OF_GRADIENT, OF_MODULE = range(5)
 
 _ATOMS = frozenset(map(id, (int, float, complex, bool, str, bytes, bytearray, type(None), type, range, slice, object)))
 _SKIPPED = frozenset(
@@ -72,7 +74,10 @@ _self_of = MethodType.__dict__["__self__"].__get__
 
 
 def owners_of(
-    namespaces: Sequence[Mapping[str, Any]], sizes: Mapping[tuple[int, int], int] | None = None
+    namespaces: Sequence[Mapping[str, Any]],
+    sizes: Mapping[tuple[int, int], tuple[int, int]] | None = None,
+    *,
+    results: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[Owner, ...], bool]:
     """(owners, complete): one ``Owner`` per storage that a name reaches, the largest first.
 
@@ -80,7 +85,8 @@ def owners_of(
 
     Args:
         namespaces: names to objects, looked through in this order; of two names as short, the first wins.
-        sizes: (device, address) to bytes that the allocator gave, where they are known.
+        sizes: (device, address) to (bytes that the allocator gave, bytes that were asked for), where they are known.
+        results: ``Out`` and ``_``: their names count only where no other name reaches the storage.
     """
     walk = _Walk()
     # What the walk makes would have the collector look at everything again and again, and run finalisers.
@@ -89,10 +95,8 @@ def owners_of(
     try:
         with torch._C.DisableTorchFunctionSubclass():
             for namespace in namespaces:
-                for name, value in items_of(namespace):
-                    if type(name) is str:
-                        walk.add(value, name, name)
-            walk.run()
+                walk.begin(namespace)
+            walk.run(results or {})
         return walk.table(sizes or {})
     finally:
         walk.forget()
@@ -124,8 +128,15 @@ class _Walk:
         self._doors: dict[int, Doors] = {}
         self._also: dict[int, str] = {}
         self._shared: dict[tuple[str, int, int], str] = {}
+        self._most_rank = OF_MODULE
         self._complete = True
         self._deadline_ns = time.perf_counter_ns() + MOST_NS
+
+    def begin(self, namespace: Mapping[str, Any]) -> None:
+        """Look at these names when their turn comes."""
+        for name, value in items_of(namespace):
+            if type(name) is str:
+                self.add(value, name, name)
 
     def add(self, value: Any, name: str, variable: str) -> None:
         """Look at this object when its turn comes."""
@@ -134,7 +145,8 @@ class _Walk:
             return
         number = id(value)
         if number in self._seen:
-            self._also.setdefault(number, variable)
+            if self._most_rank > RESULT:
+                self._also.setdefault(number, variable)
             return
         action = self._actions[kind] if kind in self._actions else self._action(type(value))
         if action is None:
@@ -146,30 +158,33 @@ class _Walk:
         self._kept.append(value)
         self._queue.append((value, name, variable))
 
-    def run(self) -> None:
-        """Names first, then what optimizers hold, then what autograd graphs hold."""
-        self._empty_queue()
-        for optimizer in self._optimizers:
-            self._look_at_optimizer(*optimizer)
-        self._empty_queue()
+    def run(self, results: Mapping[str, Any]) -> None:
+        """Names first, then what optimizers hold, the same for ``results``, then what autograd graphs hold."""
+        self._look_at_all()
+        self._most_rank = RESULT
+        for name, value in results.items():
+            self.add(value, name, name)
+            self._look_at_all()
         nodes: set[int] = set()
         for tensor, name, variable in self._graphs:
             self._walk_graph(tensor, name, variable, nodes)
 
-    def table(self, sizes: Mapping[tuple[int, int], int]) -> tuple[tuple[Owner, ...], bool]:
+    def table(self, sizes: Mapping[tuple[int, int], tuple[int, int]]) -> tuple[tuple[Owner, ...], bool]:
         """What was found, the largest first, and whether it is all."""
         owners = [
             Owner(
                 address=address,
                 device=device,
-                bytes=sizes.get((device, address), one.bytes),
+                bytes=given,
                 name=one.name,
                 role=one.role,
                 variable=one.variable,
                 also=self._also_held(one, key),
+                rounding=given - asked,
             )
             for key, one in self._found.items()
             for _, device, address in (key,)
+            for given, asked in (sizes.get((device, address), (one.bytes, one.bytes)),)
         ]
         owners.sort(key=lambda owner: -owner.bytes)
         return tuple(owners[:MOST_OWNERS]), self._complete and len(owners) <= MOST_OWNERS
@@ -189,6 +204,12 @@ class _Walk:
             held.clear()
 
     # -- the queue --
+
+    def _look_at_all(self) -> None:
+        self._empty_queue()
+        while self._optimizers:
+            self._look_at_optimizer(*self._optimizers.pop(0))
+            self._empty_queue()
 
     def _empty_queue(self) -> None:
         count = 0
@@ -348,6 +369,7 @@ class _Walk:
 
     def _note(self, tensor: Any, name: str, variable: str, role: str, *, rank: int = NAMED) -> None:
         """Keep the tensor's storage under this name, its gradient's beside it, and its graph for later."""
+        rank = min(rank, self._most_rank)
         if rank > self._names.get(id(tensor), ("", -1))[1]:
             self._names[id(tensor)] = (name, rank)
         self._keep(tensor, name, variable, role, rank, id(tensor))
@@ -374,8 +396,9 @@ class _Walk:
         key, size = storage_of(tensor)
         if key is None or size == 0:
             return
+        rank = min(rank, self._most_rank)
         known = self._found.get(key)
-        if known is not None and known.variable != variable:
+        if known is not None and known.variable != variable and self._most_rank > RESULT:
             self._shared.setdefault(key, variable)
         if known is None or rank > known.rank:
             self._found[key] = _Found(name[:LONGEST_NAME], role, variable, size, rank, of)

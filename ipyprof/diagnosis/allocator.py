@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from ipyprof.analysis.allocator_events import RETRIED
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Bool, Host, Program
 from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.finding import Finding, Where
 from ipyprof.diagnosis.judge import absent, gain_of, judged, source_line, top_lines
-from ipyprof.formatting import percent_short, size_text, time_text
+from ipyprof.formatting import percent_short, plural, size_text, time_text
 
 CAUSE = "allocator"
+RETRY_ADVICE = (
+    "Memory is nearly full or in pieces: preallocate and copy_ into buffers, pad to a few sizes, let go of what is not "
+    "needed, or start Python with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+)
 
 
 def allocating(program: Program) -> Bool:
@@ -43,6 +48,8 @@ def find(profile: Profile) -> Finding:
         for name, count in sorted(zip(names.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1])[:3]
     )
     total = time_text(float(spent[calls].sum()) / program.steps / 1e6)
+    retries = sum(call.what == RETRIED for call in profile.memory.calls)
+    total += f"; {plural(retries, 'request')} had to flush the cache first" if retries else ""
     text = source_line(profile, line)
     return judged(
         profile,
@@ -52,6 +59,8 @@ def find(profile: Profile) -> Finding:
         cleared=f"{each} in a step, {total}; removing them recovers {percent_short(gain.share)} of the step",
         advice="Do not call torch.cuda.empty_cache() inside the loop."
         if flushing
+        else RETRY_ADVICE
+        if retries
         else "Keep memory in the allocator: no empty_cache in the loop, preallocate and copy_ into buffers, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         where=Where(operator=profile.trace.names[int(names[np.argmax(counts)])], line=line),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipyprof.analysis.holders import (
+from ipyprof.analysis.holding import (
     ACTIVATIONS,
     GRAPHS,
     OPTIMIZER,
@@ -12,13 +12,10 @@ from ipyprof.analysis.holders import (
     TENSORS,
     Holding,
 )
+from ipyprof.diagnosis import thresholds
 from ipyprof.formatting import percent_whole, size_text
 from ipyprof.trace.model import AllocatorState, OutOfMemory
 
-# Of what is held. No run set these: below a twentieth nobody looks, and below a tenth a second forward pass of a line
-# costs more than the room is worth.
-DROP_SHARE = 0.05
-CHECKPOINT_SHARE = 0.1
 MOST_LINES = 2
 _DROPPED = (TENSORS, GRAPHS)
 
@@ -30,7 +27,8 @@ def checkpoint_advice(holders: Sequence[Holding]) -> tuple[str, ...]:
         holders: at the peak, the largest first.
     """
     total = sum(holding.bytes for holding in holders)
-    lines = [one for one in holders if one.role == ACTIVATIONS and one.line and one.bytes >= CHECKPOINT_SHARE * total]
+    least = thresholds.CHECKPOINT_SHARE * total
+    lines = [one for one in holders if one.role == ACTIVATIONS and one.line and one.bytes >= least]
     return tuple(
         f"Line {one.line} keeps {size_text(one.bytes)} of activations for the backward pass, "
         f"{percent_whole(one.bytes / total)} of the peak: torch.utils.checkpoint.checkpoint there saves at most that, "
@@ -39,9 +37,31 @@ def checkpoint_advice(holders: Sequence[Holding]) -> tuple[str, ...]:
     )
 
 
-def growth_advice(growing: Sequence[Holding], *, least: int = 1_000_000) -> tuple[str, ...]:
-    """What to do about holders that hold more after every step, from ``least`` bytes per step on."""
-    return tuple(_of_growth(one) for one in growing if one.bytes >= least)
+def growth_advice(growing: Sequence[Holding]) -> tuple[str, ...]:
+    """What to do about holders that hold more after every step; little growth is left out."""
+    return tuple(_of_growth(one) for one in growing if one.bytes >= thresholds.GROWTH_BYTES)
+
+
+def fragmentation_advice(
+    peak_bytes: int, unused_bytes: int, state: AllocatorState | None, *, retried: bool
+) -> tuple[str, ...]:
+    """What to do where memory is short and yet some of what is reserved is not given out at the peak.
+
+    Args:
+        peak_bytes, unused_bytes: given out then, and reserved beyond that.
+        state: of torch's allocator on that device, ``None`` = not looked.
+        retried: the allocator had to flush its cache to serve a request.
+    """
+    reserved = peak_bytes + unused_bytes
+    free, whole = (None, None) if state is None else (state.device_free_bytes, state.device_total_bytes)
+    short = retried or (free is not None and whole is not None and free <= thresholds.NEARLY_FULL_SHARE * whole)
+    if not short or unused_bytes < thresholds.FRAGMENTED_SHARE * reserved or not unused_bytes:
+        return ()
+    text = (
+        f"At the peak {size_text(unused_bytes)} of the {size_text(reserved)} reserved were not given out "
+        f"({percent_whole(unused_bytes / reserved)}): in pieces that are too small, or cached for other sizes"
+    )
+    return (f"{text}; {_segments(state)}",)
 
 
 def _of_growth(one: Holding) -> str:
@@ -49,7 +69,12 @@ def _of_growth(one: Holding) -> str:
     where = f" (line {one.line})" if one.line else ""
     if one.name == "Out":
         return f"Out keeps {size} more after each step: end the line with a semicolon, or empty it with %reset out."
-    if one.role in (TENSORS, GRAPHS):
+    if one.role == TENSORS:
+        return (
+            f"{one.name} keeps {size} more after each step{where}: let go of the parts that are not needed any more, "
+            "or keep them on the CPU. The peak is not reached yet."
+        )
+    if one.role == GRAPHS:
         return (
             f"{one.name} keeps {size} more after each step{where}: keep loss.item() or loss.detach() there, "
             "not tensors with the graph behind them. The peak is not reached yet."
@@ -60,6 +85,22 @@ def _of_growth(one: Holding) -> str:
 def _spoken(one: Holding) -> str:
     """The holder at the beginning of a sentence; a variable keeps its letters."""
     return one.name if one.role == TENSORS else f"{one.name[:1].upper()}{one.name[1:]}"
+
+
+def error_advice(holders: Sequence[Holding]) -> tuple[str, ...]:
+    """What to do about memory that only the traceback of an earlier error keeps."""
+    total = sum(holding.bytes for holding in holders)
+    kept = sum(one.bytes for one in holders if _of_last_error(one))
+    if kept < thresholds.DROP_SHARE * total or not kept:
+        return ()
+    return (
+        f"The traceback of the last error keeps {size_text(kept)} of its functions' variables: another error takes its "
+        "place, such as a cell with 1/0.",
+    )
+
+
+def _of_last_error(one: Holding) -> bool:
+    return one.name.endswith(", last error)")
 
 
 def failure_advice(
@@ -75,7 +116,9 @@ def failure_advice(
     total = sum(holding.bytes for holding in holders)
     advice = []
     advice += _fragmented(failed, state)
-    dropped = [one for one in holders if one.role in _DROPPED and one.bytes >= DROP_SHARE * total]
+    advice += error_advice(holders)
+    least = thresholds.DROP_SHARE * max(total, failed.tried_bytes or 0)
+    dropped = [one for one in holders if one.role in _DROPPED and not _of_last_error(one) and one.bytes >= least]
     if dropped:
         one = dropped[0]
         before = f"line {failed.line}" if failed.line else "the request"
@@ -88,7 +131,7 @@ def failure_advice(
             f"A batch smaller by at least {percent_whole(smaller)} makes room for this request: activations and "
             "temporaries follow it, parameters and optimizer state do not."
         )
-    states = [one for one in holders if one.role == OPTIMIZER and one.bytes >= 0.3 * total]
+    states = [one for one in holders if one.role == OPTIMIZER and one.bytes >= thresholds.STATE_SHARE * total]
     if states:
         advice.append(
             f"Optimizer state is {percent_whole(states[0].bytes / total)} of what was held: an optimizer with smaller "
@@ -102,14 +145,23 @@ def failure_advice(
 def _fragmented(failed: OutOfMemory, state: AllocatorState | None) -> list[str]:
     """Advice where enough is free, in pieces that are too small."""
     unused, tried = failed.unused_bytes, failed.tried_bytes
-    if unused is None or tried is None or unused + (failed.free_bytes or 0) < tried or unused < DROP_SHARE * tried:
+    if (
+        unused is None
+        or tried is None
+        or unused + (failed.free_bytes or 0) < tried
+        or unused < thresholds.DROP_SHARE * tried
+    ):
         return []
     largest = None if state is None else state.largest_free_bytes
     pieces = "" if largest is None else f", the largest piece {size_text(largest)}"
-    text = f"{size_text(unused)} are reserved and free, but in pieces{pieces}"
+    return [f"{size_text(unused)} are reserved and free, but in pieces{pieces}; {_segments(state)}"]
+
+
+def _segments(state: AllocatorState | None) -> str:
+    """What a segment that can grow would do for memory in pieces."""
     if state is not None and state.expandable:
-        return [f"{text}; expandable_segments is on already."]
-    return [f"{text}: start Python with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."]
+        return "expandable_segments is on already."
+    return "start Python with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
 
 
 def batch_share(failed: OutOfMemory, holders: Sequence[Holding]) -> float | None:

@@ -72,6 +72,21 @@ CHEAP_ITEM_NS = 20_000
 # The clock of an H200 under full load is at 0.86 of its maximum by its power limit, always: that is its speed. Below
 # this share something else holds it back, and the numbers speak of a slower GPU than there is.
 CLOCK_SHARE = 0.80
+# Advice on memory, of what is held. No run set these two: below a twentieth nobody looks, and below a tenth a second
+# forward pass of a line costs more than the room is worth.
+DROP_SHARE = 0.05
+CHECKPOINT_SHARE = 0.10
+# Two moments of AdamW are half of weights, gradients and state together, but 6 % of a GPT-2 training's peak on an H200,
+# which is activations (1.0 of 17.2 GB): from here on a smaller state is worth naming.
+STATE_SHARE = 0.30
+# Growth per step that is told: a list of detached losses grows by 512 bytes a step and is no leak.
+GROWTH_BYTES = 1_000_000
+# Reserved memory that is not given out at the peak is a cache, and harmless (0 to 70 % in planted loops on an H200),
+# until the allocator has to flush it for a request, or this share or less of the device is left. The loop that flushed
+# it in every step (growing_history_capped) had 14 % of it unused.
+FRAGMENTED_SHARE = 0.05
+NEARLY_FULL_SHARE = 0.10
+
 # Another process that computes for at least this share of the time takes it from the steps.
 OTHERS_BUSY_SHARE = 0.01
 

@@ -125,6 +125,10 @@ def _memory(profile: Profile) -> Iterator[Check]:
         verb = "does" if missing == 1 else "do"
         text = f"{plural(missing, 'memory record')} {verb} not add up: the heartbeat may be incomplete"
         yield Check(check="memory", status="warn", text=text)
+    refused = sum(one.count for one in profile.memory.refused)
+    if refused:
+        text = f"{plural(refused, 'request')} for memory failed in the recorded steps, and the cell went on"
+        yield Check(check="out of memory", status="warn", text=text)
 
 
 def _damage(profile: Profile) -> Iterator[Check]:

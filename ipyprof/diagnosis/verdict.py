@@ -26,6 +26,7 @@ from ipyprof.diagnosis.clocks import shifted
 from ipyprof.diagnosis.confidence import confidence
 from ipyprof.diagnosis.finding import Finding, Verdict, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, gain_of, least_share, unknown
+from ipyprof.diagnosis.out_of_memory import verdict_of_failure
 from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, device_bound, headline, healthy_headline
 from ipyprof.formatting import percent_short, time_text
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind
@@ -48,7 +49,15 @@ RESIDUAL = launch_bound.CAUSE
 
 
 def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
-    """(findings, the dominant bottleneck). Findings are ordered: found by gain, then cleared by gain, then unknown."""
+    """(findings, the dominant bottleneck). Findings are ordered: found by gain, then cleared by gain, then unknown.
+
+    Where the cell ran out of memory, the verdict's sentence is of that.
+    """
+    findings, verdict = _judged(profile)
+    return findings, verdict_of_failure(profile, verdict)
+
+
+def _judged(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
     reason = _cannot_look(profile)
     if reason is not None:
         verdict, seen = _without_gpu(profile, reason)

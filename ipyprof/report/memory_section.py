@@ -19,15 +19,20 @@ from ipyprof.report.markup import (
     escape,
     muted,
     note,
+    picture,
     row,
     table,
     title,
 )
+from ipyprof.report.plots import HEARTBEAT_SIZE, heartbeat
 from ipyprof.report.report import Report
 
 SHOWN = 14
 PARTS_SHOWN = 3
 CALLS_SHOWN = 3
+REFUSED_SHOWN = 3
+DEVICE_HOLDERS = 3
+CURVES_SHOWN = 3
 _NUMBER = "padding:1px 6px"
 _FOLD_HEIGHT = 24
 _LINE_HEIGHT = 17
@@ -75,13 +80,14 @@ def holders_section(report: Report) -> str:
         when = "held at the end, by name" if is_process(report) else "they add up to the peak"
         shown = _table([_row(holder) for holder in memory.holders], facts.get("parts") or {})
         content += div(details("Who holds the memory", columns_row(shown, ""), more=when), "margin-top:4px")
-    return content
+    return content + _device_curves(report)
 
 
 def holders_height(report: Report) -> int:
     """About how many pixels ``holders_section`` takes on a page 1280 wide."""
     folded = report.memory is not None and report.memory.holders and failed_request(report) is None
-    return sum(_LINE_HEIGHT * (1 + len(text) // 170) + 4 for text in notes(report)) + (_FOLD_HEIGHT if folded else 0)
+    folds = int(bool(folded)) + int(bool(memory_facts(report).get("devices")))
+    return sum(_LINE_HEIGHT * (1 + len(text) // 170) + 4 for text in notes(report)) + _FOLD_HEIGHT * folds
 
 
 def failure_height(report: Report) -> int:
@@ -136,10 +142,16 @@ def room_text(failed: Mapping[str, Any]) -> str:
 def notes(report: Report) -> list[str]:
     """Sentences under the heartbeat: advice, the allocator's calls, other processes, what was not looked at."""
     facts = memory_facts(report)
-    found = [str(text) for text in facts.get("advice") or ()]
     peak = facts.get("peak") or {}
+    found = []
     if peak.get("range"):
-        found.insert(0, f"The peak is in recorded step {peak['step']}, in the range {shorten(peak['range'], 80)}.")
+        found.append(f"The peak is in recorded step {peak['step']}, in the range {shorten(peak['range'], 80)}.")
+    refused = facts.get("refused") or ()
+    found += [_refused_text(one) for one in refused[:REFUSED_SHOWN]]
+    if len(refused) > REFUSED_SHOWN:
+        found.append(f"! Requests failed in {plural(len(refused) - REFUSED_SHOWN, 'more place')}.")
+    found += [str(text) for text in facts.get("advice") or ()]
+    found += [_device_text(report, one) for one in facts.get("devices") or ()]
     calls = facts.get("calls") or ()
     if calls:
         longest = sorted(calls, key=lambda call: -call[1])[:CALLS_SHOWN]
@@ -147,6 +159,7 @@ def notes(report: Report) -> list[str]:
         found.append(
             f"▾ The allocator called the driver {plural(int(facts.get('call_count') or len(calls)), 'time')}, "
             f"{time_text(facts.get('call_ms'))} in all: {shown}{'; …' if len(calls) > CALLS_SHOWN else ''}."
+            f"{_settled(report, calls, facts)}"
         )
     if facts.get("other_processes"):
         found.append(f"Other processes hold {size_text(facts['other_processes'])} of this GPU.")
@@ -155,9 +168,55 @@ def notes(report: Report) -> list[str]:
     return found
 
 
-def _call(at_ms: float, ms: float, count: int, what: str, step: int) -> str:
+def _call(_at_ms: float, ms: float, count: int, what: str, step: int, in_step_ms: float) -> str:
     times = f"{count} calls, " if count > 1 else ""
-    return f"{what} in step {step}, {time_text(at_ms)} after the first mark ({times}{time_text(ms)})"
+    return f"{what} in step {step}, {time_text(in_step_ms)} into it ({times}{time_text(ms)})"
+
+
+def _settled(report: Report, calls: Sequence[Sequence[Any]], facts: Mapping[str, Any]) -> str:
+    """That the later steps had all they need in the cache; empty where they had not, or not all calls are known."""
+    last = max(int(call[4]) for call in calls)
+    whole = sum(int(call[2]) for call in calls) == facts.get("call_count")
+    return f" None after step {last}: the cache has settled." if whole and last < report.steps.count else ""
+
+
+def _refused_text(one: Mapping[str, Any]) -> str:
+    """Such as ``! 2 requests for 4,000 MB failed in step 2 (line 5, aten::empty), and the cell went on: ...``"""
+    count = int(one["count"])
+    requests = "A request" if count == 1 else f"{count} requests"
+    memory = " of host memory" if one["device"] < 0 else ""
+    places = (f"line {one['line']}" if one.get("line") else "", str(one.get("operator") or ""))
+    place = ", ".join(shorten(part, 60) for part in places if part)
+    step = f"in step {one['step']}" if count == 1 else f"from step {one['step']} on"
+    return (
+        f"! {requests} for {size_text(one['asked_bytes'])}{memory} failed {step}{f' ({place})' if place else ''}, and "
+        f"the cell went on; {size_text(one['allocated_bytes'])} were given out then."
+    )
+
+
+def _device_text(report: Report, curve: Mapping[str, Any]) -> str:
+    """The peak of a device beside the busiest, and who holds most of it."""
+    number = curve["device"]
+    memory = next((device.memory for device in report.devices if device.index == number), None)
+    if memory is None or memory.peak_at_ms is None:
+        return f"GPU {number}: at most {size_text(max(curve['allocated']))} allocated."
+    where = f", line {memory.peak_line}" if memory.peak_line else ""
+    held = " · ".join(f"{one.name} {size_text(one.bytes)}" for one in memory.holders[:DEVICE_HOLDERS])
+    return (
+        f"GPU {number}: at most {size_text(memory.peak_bytes)} allocated at {time_text(memory.peak_at_ms)}{where}, "
+        f"{size_text(memory.reserved_peak_bytes)} reserved{f'; {held}' if held else ''}."
+    )
+
+
+def _device_curves(report: Report) -> str:
+    """The heartbeats of the devices beside the busiest, folded; empty where there are none."""
+    memories = {device.index: device.memory for device in report.devices}
+    drawn = []
+    for one in (memory_facts(report).get("devices") or ())[:CURVES_SHOWN]:
+        picture_of = heartbeat(one, memories.get(one["device"]))
+        if picture_of is not None:
+            drawn.append(muted(f"GPU {one['device']}") + picture(*picture_of, HEARTBEAT_SIZE[0]))
+    return details("Heartbeats of the other GPUs", "".join(map(div, drawn))) if drawn else ""
 
 
 def _moment(failed: Mapping[str, Any]) -> str:

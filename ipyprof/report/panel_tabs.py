@@ -11,13 +11,16 @@ import numpy as np
 from ipyprof.formatting import percent_whole, size_text, time_text
 from ipyprof.report.categories import ACCENT
 from ipyprof.report.markup import SMALL, card, div, escape, mono, note, picture
+from ipyprof.report.memory_facts import moments_at
+from ipyprof.report.memory_section import memory_facts
 from ipyprof.report.plots import HEARTBEAT_SIZE, heartbeat
-from ipyprof.report.report import Report
+from ipyprof.report.report import MemoryView, Report
 from ipyprof.report.timeline import WIDTH, timeline
 from ipyprof.report.words import steps_text
 
 # Where the curve begins and ends in the heartbeat's picture, in its pixels.
 CURVE = (48.0, HEARTBEAT_SIZE[0] - 8.0)
+UPPER, LOWER = 20.0, 18.0  # from the picture's top and bottom
 HOLDERS_SHOWN = 6
 _LONG = {"description_width": "90px"}
 
@@ -30,8 +33,36 @@ def memory_tab(report: Report) -> Any | None:
         return None
     import ipywidgets
 
+    others = [one for one in memory_facts(report).get("devices") or () if len(one["time_ms"]) > 1]
+    if not others or report.device is None:
+        return _memory_cursor(report, view, report.memory, drawn)
+    shown = ipywidgets.VBox()
+    curves = {report.device.index: view} | {int(other["device"]): other for other in others}
+    memories = {device.index: device.memory for device in report.devices} | {report.device.index: report.memory}
+    choice = ipywidgets.Dropdown(
+        options=[(f"GPU {index}", index) for index in sorted(curves)],
+        value=report.device.index,
+        description="device",
+        style=_LONG,
+    )
+
+    def choose(index: int) -> None:
+        picture_of = heartbeat(curves[index], memories.get(index))
+        assert picture_of is not None
+        shown.children = (_memory_cursor(report, curves[index], memories.get(index), picture_of),)
+
+    choice.observe(lambda change: choose(int(change["new"])), names="value")
+    choose(report.device.index)
+    return ipywidgets.VBox([choice, shown])
+
+
+def _memory_cursor(report: Report, view: Mapping[str, Any], memory: MemoryView | None, drawn: tuple[bytes, str]) -> Any:
+    """One heartbeat, a slider along it, and what is allocated there."""
+    import ipywidgets
+
     first, last = float(view["time_ms"][0]), float(view["time_ms"][-1])
-    image = picture(*drawn, HEARTBEAT_SIZE[0])
+    width, height = HEARTBEAT_SIZE
+    image = picture(*drawn, width)
     slider = ipywidgets.FloatSlider(
         value=first,
         min=first,
@@ -45,42 +76,50 @@ def memory_tab(report: Report) -> Any | None:
 
     def show(at_ms: float) -> None:
         across = CURVE[0] + (at_ms - first) / max(last - first, 1e-9) * (CURVE[1] - CURVE[0])
-        look = f"position:absolute;top:0;bottom:18px;width:0;left:{across:.1f}px;border-left:2px solid {ACCENT}"
-        curve = div(image + div("", look), f"position:relative;width:{HEARTBEAT_SIZE[0]}px")
-        shown.value = card(curve + note(memory_at(report, at_ms)))
+        place = f"left:{across / width:.2%};top:{UPPER / height:.1%};bottom:{LOWER / height:.1%}"
+        line = div("", f"position:absolute;width:0;border-left:2px solid {ACCENT};{place}")
+        curve = div(image + line, f"position:relative;width:{width}px;max-width:100%")
+        shown.value = card(curve + note(memory_at(report, at_ms, view, memory)))
 
     slider.observe(lambda change: show(float(change["new"])), names="value")
     show(first)
     return ipywidgets.VBox([slider, shown])
 
 
-def memory_at(report: Report, at_ms: float) -> str:
-    """What is allocated at an instant of the recorded clock, and who holds it where that is known; HTML."""
-    view = report.views["heartbeat"]
+def memory_at(
+    report: Report, at_ms: float, view: Mapping[str, Any] | None = None, memory: MemoryView | None = None
+) -> str:
+    """What is allocated at an instant of the recorded clock, and who holds it where that is known; HTML.
+
+    Args:
+        view, memory: of another device than the busiest, whose holders over time are not kept.
+    """
+    whole: Mapping[str, Any] = report.views["heartbeat"]
+    busiest = view is None or view is whole
+    if view is None or busiest:
+        view, memory = whole, report.memory
     at = max(int(np.searchsorted(np.asarray(view["time_ms"], np.float64), at_ms, "right")) - 1, 0)
     process = not view.get("allocated")
-    used = float((view.get("process") if process else view["allocated"])[at])
-    marks = [float(mark) for mark in view.get("marks_ms") or ()]
+    used = float(view["process" if process else "allocated"][at])
+    marks = [float(mark) for mark in whole.get("marks_ms") or ()]
     step = sum(mark <= at_ms for mark in marks)
     where = f"step {step}, " if step else ""
     text = f"{where}{time_text(at_ms)}: <b>{size_text(used)}</b> {'in this process' if process else 'allocated'}"
-    if report.memory is not None and report.memory.peak_bytes:
-        text += f", {percent_whole(used / report.memory.peak_bytes)} of the peak"
+    if memory is not None and memory.peak_bytes:
+        text += f", {percent_whole(used / memory.peak_bytes)} of the peak"
     reserved = view.get("reserved") or ()
     if len(reserved) > at:
         text += f"; reserved {size_text(reserved[at])}"
-    return f"{text}.{_holders_at(report, at_ms)}"
+    return f"{text}.{_holders_at(report, at_ms) if busiest else ''}"
 
 
 def _holders_at(report: Report, at_ms: float) -> str:
     """Who holds the most at an instant, where ``views["memory"]["moments"]`` knows; HTML."""
-    memory = report.views.get("memory")
-    moments = memory.get("moments") if isinstance(memory, Mapping) else None
+    moments = memory_facts(report).get("moments")
     if not moments or not moments["time_ms"]:
         return ""
-    at = max(int(np.searchsorted(np.asarray(moments["time_ms"], np.float64), at_ms, "right")) - 1, 0)
-    held = sorted(zip(moments["bytes"][at], moments["names"], strict=True), key=lambda one: -one[0])
-    named = [f"{mono(str(name)[:60])} {size_text(size)}" for size, name in held[:HOLDERS_SHOWN] if size > 0]
+    held = sorted(moments_at(moments, at_ms).items(), key=lambda one: -one[1])
+    named = [f"{mono(str(name)[:60])} {size_text(size)}" for name, size in held[:HOLDERS_SHOWN] if size > 0]
     return f" Held by {' · '.join(named)}." if named else ""
 
 

@@ -51,7 +51,9 @@ EVENT_COLUMNS: dict[str, type[np.generic]] = {
     "sequence": np.int64,
     "detail": np.int32,
 }
-MEMORY_COLUMNS = ("time_ns", "device", "delta_bytes", "allocated_bytes", "reserved_bytes", "address", "tid")
+MEMORY_COLUMNS = ("time_ns", "device", "delta_bytes", "allocated_bytes", "reserved_bytes", "address", "tid", "refused")
+_REFUSED = "[OutOfMemory]"
+_MEMORY = ("[memory]", _REFUSED)
 
 
 class EventColumns:
@@ -83,7 +85,7 @@ class EventColumns:
         complete = [event for event in events if event.ph == _COMPLETE]
         if len(complete) < len(events):
             self._add_others(
-                [event for event in events if event.cat == "fwdbwd" or event.name == "[memory]" or event.ph == "M"]
+                [event for event in events if event.cat == "fwdbwd" or event.name in _MEMORY or event.ph == "M"]
             )
         start_ns, dur_ns, complete = self._sound(complete)
         if not complete:
@@ -159,7 +161,7 @@ class EventColumns:
         return starts, np.rint(durations * 1000).astype(np.int64), events
 
     def _add_others(self, events: list[Event]) -> None:
-        self._add_memory([event for event in events if event.name == "[memory]" and event.ph != _COMPLETE])
+        self._add_memory([event for event in events if event.name in _MEMORY and event.ph != _COMPLETE])
         flows = [event for event in events if event.cat == "fwdbwd" and event.ph in ("s", "f")]
         for event, time in zip(flows, nanoseconds([event.ts for event in flows]).tolist(), strict=True):
             if time != UNKNOWN_NS:
@@ -176,7 +178,7 @@ class EventColumns:
             return
         time_ns = nanoseconds([event.ts for event in events])
         rows = [
-            (event.args, time, event.tid)
+            (event, event.args, time)
             for event, time in zip(events, time_ns.tolist(), strict=True)
             if event.args is not None and time != UNKNOWN_NS
         ]
@@ -190,8 +192,9 @@ class EventColumns:
             "address": lambda args, _: args.address,
         }
         for name, value in column.items():
-            self._memory[name].append(wrapped([value(args, time) for args, time, _ in rows]))
-        self._memory["tid"].append(self.ids.column([tid for _, _, tid in rows]))
+            self._memory[name].append(wrapped([value(args, time) for _, args, time in rows]))
+        self._memory["tid"].append(self.ids.column([event.tid for event, _, _ in rows]))
+        self._memory["refused"].append(wrapped([int(event.name == _REFUSED) for event, _, _ in rows]))
 
 
 class Ids:

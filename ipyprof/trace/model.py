@@ -60,6 +60,20 @@ class MemoryRecords:
     address: Int64
     tid: Int64
 
+    @classmethod
+    def none(cls) -> MemoryRecords:
+        """No records."""
+        no = np.empty(0, np.int64)
+        return cls(
+            time_ns=no,
+            device=no.astype(np.int32),
+            delta_bytes=no,
+            allocated_bytes=no,
+            reserved_bytes=no,
+            address=no,
+            tid=no,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
@@ -83,6 +97,8 @@ class Trace:
         origin_ns: what was subtracted from every time; ``base_ns + origin_ns`` is Unix time where the file has a base.
         base_ns: ``baseTimeNanoseconds`` of the file, or 0.
         memory: the allocator's records; empty arrays where there are none.
+        refused: requests that it could not serve (``[OutOfMemory]``): ``delta_bytes`` is what was asked for, the totals
+            are those of that moment, there is no address.
         flows: forward to backward links as (k, 4) int64 rows: forward tid, forward ns, backward tid, backward ns.
         devices: what the file says of its devices.
         metadata: the file's other top-level keys (small ones), such as ``record_shapes``, ``distributedInfo``.
@@ -117,6 +133,7 @@ class Trace:
     damage: Mapping[str, int] = field(default_factory=dict)
     live: LiveRecord | None = None
     path: str = ""
+    refused: MemoryRecords = field(default_factory=MemoryRecords.none)
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -149,9 +166,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """A storage that a name of the notebook reaches.
 
     ``device`` is -1 for the CPU; ``bytes`` is what the allocator gave for it where it says, else the storage's own
-    size. ``role`` is ``parameter``, ``buffer``, ``gradient``, ``optimizer state``, ``tensor``, or ``graph``: saved by
-    autograd for the backward pass of the tensor named. ``variable`` is the name that ``name`` begins from, ``also``
-    another variable that holds the same tensor, such as the list that a loss was put into.
+    size; ``rounding`` is how much of that is more than was asked for. ``role`` is ``parameter``, ``buffer``,
+    ``gradient``, ``optimizer state``, ``tensor``, or ``graph``: saved by autograd for the backward pass of the tensor
+    named. ``variable`` is the name that ``name`` begins from, ``also`` another variable that holds the same tensor,
+    such as the list that a loss was put into.
     """
 
     address: int
@@ -161,6 +179,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     variable: str
     also: str = ""
+    rounding: int = 0
 
 
 class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,6 +294,23 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
     others_busy: float | None = None
 
 
+class Repeat(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of several recordings of a loop said.
+
+    ``step_ms`` is its unprofiled step, ``None`` where no step of its own was timed; ``cause`` is its verdict's.
+    """
+
+    step_ms: float | None
+    cause: str
+
+
+class Repeats(msgspec.Struct, frozen=True, kw_only=True):
+    """Several recordings of one loop, in order; ``shown`` is the number, from 1, of the one that all the rest tells."""
+
+    shown: int
+    recordings: tuple[Repeat, ...]
+
+
 class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a live run knows that its trace does not carry. Saved in the trace under the key ``ipyprof``.
 
@@ -315,6 +351,7 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
         notes: sentences for the trust section, each ``(check, status, text)``.
         items: work per step, or ``None``; unit: its name.
         name: the run's title, or ``None``.
+        repeats: what all recordings of the loop said, where there were several.
     """
 
     version: int = 1
@@ -354,3 +391,4 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     items: float | None = None
     unit: str = "items"
     name: str | None = None
+    repeats: Repeats | None = None

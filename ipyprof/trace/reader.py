@@ -67,6 +67,7 @@ def _parsed(data: bytes, path: str) -> Trace:
             raise TraceError(what, source.ALLOWED, source.EXPORT)
         raise TraceError(f"{path} is a trace without any complete event", source.ALLOWED, "record at least one step")
     memory_ns = columns.memory_column("time_ns")
+    refused = columns.memory_column("refused") == 1
     order = np.lexsort((-dur_ns, start_ns))
     first, last = _recorded(start_ns[order], memory_ns)
     order = order[(start_ns[order] >= first) & (start_ns[order] <= last)]
@@ -99,7 +100,8 @@ def _parsed(data: bytes, path: str) -> Trace:
         detail=sorted_column("detail"),
         names=names,
         details=columns.details.details(),
-        memory=_memory(columns, memory_ns[remembered] - origin_ns, remembered),
+        memory=_memory(columns, memory_ns - origin_ns, remembered[~refused[remembered]]),
+        refused=_memory(columns, memory_ns - origin_ns, remembered[refused[remembered]]),
         flows=_flows(columns, origin_ns),
         origin_ns=origin_ns,
         base_ns=base if isinstance(base, int) else 0,
@@ -177,10 +179,9 @@ def _recorded(start_ns: Int64, memory_ns: Int64) -> tuple[int, int]:
 
 
 def _memory(columns: EventColumns, time_ns: Int64, rows: Int64) -> MemoryRecords:
-    by_time = np.argsort(time_ns, kind="stable")
-    order = rows[by_time]
+    order = rows[np.argsort(time_ns[rows], kind="stable")]
     return MemoryRecords(
-        time_ns=time_ns[by_time],
+        time_ns=time_ns[order],
         device=columns.memory_column("device")[order].astype(np.int32),
         delta_bytes=columns.memory_column("delta_bytes")[order],
         allocated_bytes=columns.memory_column("allocated_bytes")[order],

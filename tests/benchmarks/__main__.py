@@ -25,6 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.benchmarks import decoding, peers
+from tests.benchmarks.entries import entries_seconds
 from tests.benchmarks.tile import tiled
 from tests.shared_traces import FOLDER
 
@@ -33,6 +34,8 @@ SIZES = (50_000, 500_000)
 LARGE = 5_000_000
 PEERS_UP_TO = 600_000  # events; they need minutes and many GB beyond
 IMPORT_SECONDS = 0.100
+MEMORY_ENTRIES = 100_000
+MEMORY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +203,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         rows = rows_of(asked.trace, SIZES + ((LARGE,) if asked.large else ()), Path(folder), asked.rounds)
     rows.append(Row(what="import ipyprof", value=import_seconds() * 1e3, limit=IMPORT_SECONDS * 1e3, unit="ms"))
+    print(rows[-1])
+    entries, seconds = entries_seconds(MEMORY_ENTRIES)
+    what = f"{entries:,} allocations and frees: read, with their holders"
+    rows.append(Row(what=what, value=seconds, limit=MEMORY_SECONDS, unit="s"))
     print(rows[-1])
     if importlib.util.find_spec("torch") is None:
         print("torch is not installed: nothing live was compared")

@@ -332,7 +332,7 @@ def test_looking_keeps_nothing_alive() -> None:
 
 def held(error: BaseException | None = None) -> list[str]:
     with namespaces(error) as spaces:
-        found, _ = owners_of(spaces)
+        found, _ = owners_of(spaces.given, results=spaces.results)
     return [owner.name for owner in found]
 
 
@@ -391,10 +391,56 @@ def test_the_frames_of_the_error_behind_an_error_count_too() -> None:
     assert "hidden (in forward)" in held(caught.value)
 
 
+def test_what_the_last_error_of_the_notebook_keeps_is_named(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("last_exc", "last_value"):
+        monkeypatch.setattr(sys, name, None, raising=False)
+    shell.run_cell("import torch\ndef forward():\n    hidden = torch.zeros(4_321)\n    1 / 0\nforward()")
+
+    assert "hidden (in forward, last error)" in held()
+
+
 def test_results_in_out_are_named_and_private_names_are_not(shell: Any) -> None:
-    shell.run_cell("import torch\n_private = torch.zeros(77)\ntorch.zeros(99)")
+    shell.run_cell("import torch\n_private = torch.zeros(77)\ntorch.zeros(9)", store_history=True)
 
     found = held()
 
-    assert f"Out[{shell.execution_count}]" in found or any(name.startswith(("Out[", "_")) for name in found)
-    assert "_private" not in found
+    assert f"Out[{shell.execution_count - 1}]" in found
+    assert not {"_", "__", "_private"} & set(found)
+
+
+def test_a_result_that_has_a_name_too_is_held_by_the_name_however_deep_it_is(shell: Any) -> None:
+    cell = "import torch\nbox = {'a': [torch.zeros(9)]}\nbox['a'][0]"
+
+    shell.run_cell(cell, store_history=True)
+
+    with namespaces() as spaces:
+        found, _ = owners_of(spaces.given, results=spaces.results)
+    assert [(one.name, one.also) for one in found if one.bytes == 4 * 9] == [("box['a'][0]", "")]
+
+
+def test_a_model_that_only_out_and_its_optimizer_hold_is_named_by_the_optimizer() -> None:
+    layer = torch.nn.Linear(3, 5, bias=False)
+    optimizer = torch.optim.SGD(layer.parameters())
+
+    (owner,) = owners_of([{"optimizer": optimizer}], results={"Out": {4: layer}, "_": layer})[0]
+
+    assert (owner.name, owner.role) == ("optimizer parameter 0", "parameter")
+
+
+def test_out_goes_before_the_last_result_and_before_what_a_graph_saved() -> None:
+    weight = torch.zeros(8, 8, requires_grad=True)
+    hidden = weight.exp()
+    loss = hidden.sum()
+
+    found, _ = owners_of([{"weight": weight, "loss": loss}], results={"Out": {4: hidden.detach()}, "_": hidden})
+
+    assert {owner.name for owner in found} == {"weight", "loss", "Out[4]"}
+
+
+def test_what_the_allocator_gave_beyond_what_was_asked_is_rounding() -> None:
+    x, y = torch.zeros(100), torch.zeros(7)
+    address = x.untyped_storage().data_ptr()
+
+    found, _ = owners_of([{"x": x, "y": y}], {(-1, address): (512, 400)})
+
+    assert [(one.name, one.bytes, one.rounding) for one in found] == [("x", 512, 112), ("y", 28, 0)]

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from torch.profiler import _KinetoProfile
 
-from ipyprof.analysis.memory import DeviceMemory, memory_view
+from ipyprof.analysis.memory import DeviceMemory, MemorySummary, memory_view
 from ipyprof.analysis.steps import find_steps
 from ipyprof.capture.cell import compile_cell, detector_for, run_cell
 from ipyprof.capture.profiler import Profiler
@@ -49,6 +49,13 @@ def memory_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recorded(shell: Any, setup: str, cell: str) -> tuple[DeviceMemory, LiveRecord]:
     """The memory of a cell that runs after ``setup``."""
+    summary, live = summed_up(shell, setup, cell)
+    (view,) = summary.devices
+    return view, live
+
+
+def summed_up(shell: Any, setup: str, cell: str) -> tuple[MemorySummary, LiveRecord]:
+    """All that is known of a cell's memory."""
     shell.run_cell(setup).raise_error()
     compiled = compile_cell(shell, cell)
     options = Options(wait=1, warmup=1, active=3, at_end=True)
@@ -64,19 +71,18 @@ def recorded(shell: Any, setup: str, cell: str) -> tuple[DeviceMemory, LiveRecor
     file = json.loads(recording.trace_path.read_text())
     recording.discard()
     for event in file["traceEvents"]:
-        if event.get("name") == "[memory]":
+        if event.get("name") in ("[memory]", "[OutOfMemory]"):
             event["args"] |= {"Device Type": 1, "Device Id": 0}
     owners = tuple(replace(owner, device=0) for owner in recording.live.owners or ())
     live = replace(recording.live, owners=owners)
     trace = parse_trace(json.dumps(file).encode())
-    (view,) = memory_view(trace, find_steps(trace, live=True), live).devices
-    return view, live
+    return memory_view(trace, find_steps(trace, live=True), live), live
 
 
 def most(view: DeviceMemory, name: str) -> int:
     """The most that a holder held over the recording."""
     assert view.moments is not None
-    return max(row[view.moments.names.index(name)] for row in view.moments.bytes)
+    return int(view.moments.bytes[:, view.moments.names.index(name)].max())
 
 
 def test_activations_and_gradients_of_a_training(shell: Any) -> None:
@@ -147,3 +153,36 @@ for step in range(12):
     assert live.out_of_memory.line == 5
     # the input of the second layer and of GELU, and the output that the failed function still holds
     assert held["activations of line 9"].bytes == 4 * 64 * (512 + 512 + 256)
+
+
+REFUSED = """for step in range(12):
+    optimizer.zero_grad()
+    try:
+        torch.empty(10**15)
+    except RuntimeError:
+        pass
+    model(data).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_request_that_fails_and_is_caught_is_told_with_its_line(shell: Any) -> None:
+    """The three recorded steps have one each."""
+    summary, live = summed_up(shell, SETUP, REFUSED)
+
+    (refused,) = summary.refused
+    assert live.out_of_memory is None
+    assert (refused.line, refused.operator, refused.count) == (5, "aten::empty", 3)
+    assert (refused.step, refused.asked_bytes) == (0, 4 * 10**15)
+
+
+def test_the_request_that_ends_the_cell_is_not_among_the_caught(shell: Any) -> None:
+    cell = REFUSED.replace("        pass", "        if step == 4:\n            raise")
+
+    summary, live = summed_up(shell, SETUP, cell)
+
+    (refused,) = summary.refused
+    assert live.out_of_memory is not None
+    assert not live.out_of_memory.later
+    assert (live.out_of_memory.line, live.out_of_memory.tried_bytes) == (5, 4 * 10**15)
+    assert refused.count == 2

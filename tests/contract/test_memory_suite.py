@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.memory_suite import (
+from tests.gpu.memory_cells import ENTRIES
+from tests.gpu.memory_judges import (
     judge_attention,
+    judge_caught,
     judge_churn,
     judge_cost,
+    judge_devices,
     judge_failure,
     judge_leak,
+    judge_reading,
     judge_training,
+    wrong_moments,
 )
 
 MATRIX = 500
@@ -70,7 +75,7 @@ def test_a_leak_that_is_right_holds() -> None:
 
 
 def churning(*calls: tuple[int, str], lowest: int = 10) -> dict[str, Any]:
-    rows = [[1.0, 0.1, 1, what, step] for step, what in calls]
+    rows = [[1.0, 0.1, 1, what, step, 0.5] for step, what in calls]
     heartbeat = {"reserved": [100, lowest]}
     return {"views": {"memory": {"calls": rows}, "heartbeat": heartbeat}, "steps": {"count": 2}}
 
@@ -84,14 +89,31 @@ def test_churn_is_judged_by_its_calls_and_by_the_curve() -> None:
     assert judge_churn(churning(*both, lowest=90)).failures
 
 
-def failing(line: int = 6, tried: int = 100, last: str = "hidden", size: int = 100) -> dict[str, Any]:
+def failing(
+    line: int = 6,
+    tried: int = 100,
+    last: str = "hidden",
+    size: int = 100,
+    headline: str = "Line 6 ran out of memory; largest holder: parameters of big, 100 bytes.",
+) -> dict[str, Any]:
     names = ("parameters of big", "gradients of big", last)
     holders = [{"name": name, "bytes": size} for name in names]
-    return {"views": {"memory": {"out_of_memory": {"line": line, "tried_bytes": tried, "holders": holders}}}}
+    failed = {"line": line, "tried_bytes": tried, "holders": holders}
+    return {"views": {"memory": {"out_of_memory": failed}}, "verdict": {"headline": headline}}
 
 
 @pytest.mark.parametrize(
-    "given", [failing(5), failing(tried=90), failing(last="loss"), failing(size=50), {"views": {}}]
+    "given",
+    [
+        failing(5),
+        failing(tried=90),
+        failing(last="loss"),
+        failing(size=50),
+        failing(headline="The GPU is not waiting."),
+        failing(headline="Line 6 ran out of memory; largest holder: hidden."),
+        failing(headline="Line 6 ran out of memory; largest holder: parameters of big" + " x" * 20),
+        {"views": {}},
+    ],
 )
 def test_a_failure_that_is_told_wrong_is_seen(given: dict[str, Any]) -> None:
     assert judge_failure(given, 100).failures
@@ -99,6 +121,51 @@ def test_a_failure_that_is_told_wrong_is_seen(given: dict[str, Any]) -> None:
 
 def test_a_failure_that_is_told_right_holds() -> None:
     assert judge_failure(failing(), 100).failures == ()
+
+
+def caught(line: int = 4, count: int = 3, trusted: str = "ok", headline: str = "The GPU waits.") -> dict[str, Any]:
+    refused = [{"line": line, "count": count, "operator": "aten::empty", "asked_bytes": 9}]
+    return {
+        "views": {"memory": {"refused": refused}},
+        "steps": {"count": 3},
+        "trust": [{"check": "out of memory", "status": trusted}],
+        "verdict": {"headline": headline},
+    }
+
+
+def test_caught_requests_are_judged_by_place_trust_and_verdict() -> None:
+    assert judge_caught(caught(trusted="warn")).failures == ()
+    assert judge_caught(caught()).failures
+    for wrong in ({"line": 5}, {"count": 2}, {"headline": "Line 4 ran out of memory."}):
+        assert judge_caught(caught(**{"trusted": "warn", **wrong})).failures  # type: ignore[arg-type]
+
+
+def test_reading_is_judged_by_entries_and_time() -> None:
+    assert judge_reading(ENTRIES, 1.9).failures == ()
+    assert judge_reading(ENTRIES - 1, 1.9).failures
+    assert judge_reading(ENTRIES, 2.1).failures
+
+
+def test_devices_are_judged_by_curve_and_holder() -> None:
+    def given(curve: int = 1, size: int = 4 * 2**24) -> dict[str, Any]:
+        held = {0: ("one", 4 * 2**24), 1: ("other", size)}
+        found = [
+            {"index": index, "memory": {"holders": [{"name": name, "bytes": held_bytes}]}}
+            for index, (name, held_bytes) in held.items()
+        ]
+        return {"views": {"memory": {"devices": [{"device": curve}]}}, "devices": found, "device": found[0]}
+
+    assert judge_devices(given()).failures == ()
+    assert judge_devices(given(curve=2)).failures
+    assert judge_devices(given(size=9)).failures
+
+
+def test_moments_that_do_not_add_up_are_counted() -> None:
+    moments = {"time_ms": [0.0, 1.0], "names": ["a", "b"], "first": [1, 2], "changes": [[1, 5]]}
+    views = {"memory": {"moments": moments}, "heartbeat": {"time_ms": [0.0, 1.0], "allocated": [3, 6]}}
+
+    assert wrong_moments({"views": views}) == 0
+    assert wrong_moments({"views": {**views, "heartbeat": {"time_ms": [0.0, 1.0], "allocated": [3, 7]}}}) == 1
 
 
 def test_the_cost_is_the_median_of_pairs() -> None:

@@ -251,6 +251,24 @@ def test_allocation_the_gpu_waits_for_is_found() -> None:
     assert finding.change == ("    torch.cuda.empty_cache()", "")
 
 
+def test_requests_that_flush_the_cache_are_told_apart_from_a_flush_by_the_program() -> None:
+    """E8: memory is capped; a request fails at the driver, the cache goes back, and then it is served."""
+
+    def body(machine: Machine) -> None:
+        with machine.line(3), machine.op("aten::empty"):
+            machine.call("cudaMalloc", 5)
+            machine.free(tail=300)
+            machine.call("cudaMalloc", 100)
+        machine.launch(100)
+
+    finding = allocator.find(profiled(body, 420))
+
+    assert finding.status == "found"
+    assert finding.evidence.endswith("4 requests had to flush the cache first")
+    assert "expandable_segments" in finding.advice
+    assert "requests had to" not in allocator.find(profiled(flushing, 1_275)).evidence
+
+
 def test_allocation_beside_a_busy_gpu_is_cleared() -> None:
     def body(machine: Machine) -> None:
         machine.launch(2_000)

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ipyprof.analysis.backward import NODE_PREFIX
-from ipyprof.analysis.holders import BEFORE, UNREACHABLE, Ownership, held_by_name, layer_of
+from ipyprof.analysis.holders import Ownership
+from ipyprof.analysis.holding import BEFORE, GRAPHS, ROUNDED, TENSORS, UNREACHABLE, held_by_name, layer_of
 from ipyprof.analysis.lifetimes import lifetimes
 from ipyprof.analysis.memory import DeviceMemory, memory_view
+from ipyprof.analysis.rounding import GRAIN_BYTES, SMALL_BYTES, matched
 from ipyprof.analysis.steps import find_steps
 from ipyprof.trace.model import LiveRecord, OutOfMemory, Owner
 from ipyprof.trace.reader import read_trace
@@ -28,6 +31,10 @@ FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "gpt2_training_slow
 def owner(address: int, size: int, name: str, role: str) -> Owner:
     variable = name.split(":")[0].split(".")[0].split("[")[0].removeprefix("graph of ")
     return Owner(address=address, device=0, bytes=size, name=name, role=role, variable=variable)
+
+
+def rounded(one: Owner, rounding: int) -> Owner:
+    return replace(one, rounding=rounding)
 
 
 def view_of(builder: TraceBuilder, owners: list[Owner] | None = None, **live: object) -> DeviceMemory:
@@ -143,6 +150,70 @@ def test_a_gradient_without_a_name_is_told_by_its_life() -> None:
     assert held(view)["gradients"] == 20 * MB
 
 
+def test_what_the_allocator_gave_beyond_the_tensors_is_a_row_of_its_own() -> None:
+    """Of blocks from before the recording, of those born in it, and of a named block's twin one step earlier."""
+    training = Training()
+    weight = training.heap.older(50 * MB)
+    training.end_step(training.step())
+    second = training.step()
+
+    view = view_of(
+        training.builder,
+        [
+            rounded(owner(weight, 50 * MB, "model.0.weight", "parameter"), 300),
+            rounded(owner(second["gradient"], 20 * MB, "model.0.weight.grad", "gradient"), 4_000),
+            rounded(owner(second["loss"], 512, "loss", "tensor"), 508),
+        ],
+    )
+
+    found = held(view)
+    assert found["parameters of model"] == 50 * MB - 300
+    assert found["gradients of model"] == 20 * MB - 4_000
+    assert found["loss"] == 4
+    assert found[ROUNDED] == 300 + 4_000 + 508
+    assert sum(found.values()) == view.peak_bytes
+    assert view.moments is not None
+    first_step = view.moments.bytes[view.moments.time_ns == 450_000, view.moments.names.index(ROUNDED)]
+    assert first_step.tolist() == [300 + 4_000 + 508]
+
+
+def test_a_gradient_without_a_name_is_as_large_as_a_parameter() -> None:
+    training = Training()
+    weight = training.heap.older(20 * MB)
+    training.end_step(training.step())
+    training.step()
+
+    view = view_of(
+        training.builder, [rounded(owner(weight, 20 * MB, "model.0.weight", "parameter"), SMALL_BYTES - 9_000)]
+    )
+
+    assert held(view)["gradients of model"] == 20 * MB - SMALL_BYTES + 9_000
+
+
+@pytest.mark.parametrize(
+    ("block", "asked", "fits"),
+    [
+        (GRAIN_BYTES, 4, True),
+        (2 * GRAIN_BYTES, GRAIN_BYTES - 1, False),
+        (SMALL_BYTES + GRAIN_BYTES, SMALL_BYTES, False),
+        (2 * SMALL_BYTES + GRAIN_BYTES, SMALL_BYTES + 1, True),
+        (2 * SMALL_BYTES + 2 * GRAIN_BYTES, SMALL_BYTES + 1, False),
+        (4 * SMALL_BYTES, 4 * SMALL_BYTES + 1, False),
+    ],
+)
+def test_a_block_is_for_a_request_that_it_would_not_have_been_split_for(block: int, asked: int, fits: bool) -> None:
+    assert matched([7], [block], [asked]) == ([(7, asked)] if fits else [])
+
+
+def test_blocks_of_one_step_take_each_request_once() -> None:
+    """As recorded on an H200: 2,359,296 bytes got 3,145,728, and 3,145,728 bytes got 3,276,800."""
+    found = matched(
+        [0, 1, 2, 3], [3_145_728, 3_276_800, 2_359_296, 3_145_728], [2_359_296, 3_145_728] + [2_359_296] * 2
+    )
+
+    assert sorted(found) == [(0, 2_359_296), (1, 3_145_728), (2, 2_359_296), (3, 2_359_296)]
+
+
 def test_without_a_look_at_names_what_is_older_is_only_older() -> None:
     training = Training()
     training.step()
@@ -176,7 +247,7 @@ def test_kept_losses_are_a_leak_under_their_variable() -> None:
     view = view_of(training.builder, owners)
 
     (leak,) = view.growing
-    assert (leak.name, leak.bytes, leak.line) == ("losses", 40 * MB + 512, 4)
+    assert (leak.name, leak.role, leak.bytes, leak.line) == ("losses", GRAPHS, 40 * MB + 512, 4)
     assert view.growth_bytes_per_step == 40 * MB + 512
     # The last step's own graph is its activations, the others are the leak's.
     assert held(view)["activations of line 4"] == 40 * MB
@@ -194,6 +265,26 @@ def test_detached_losses_are_no_leak_of_that_size() -> None:
     view = view_of(training.builder, [owner(s["loss"], 512, f"losses[{n}]", "tensor") for n, s in enumerate(steps)])
 
     assert [(leak.name, leak.bytes) for leak in view.growing] == [("losses", 512)]
+
+
+def test_a_tensor_that_is_made_anew_and_larger_in_each_step_grows() -> None:
+    """E8: history = torch.cat([history, new])."""
+    builder = TraceBuilder()
+    heap = Heap(builder)
+    history = heap.older(10 * MB)
+    for number in range(4):
+        at = 100 * number
+        builder.step(number, at=at, end=at + 100)
+        builder.line(7, at + 10, at + 50)
+        builder.op("aten::cat", at + 20, at + 40)
+        longer = heap.alloc(at + 30, (12 + 2 * number) * MB)
+        heap.free(at + 45, history)
+        history = longer
+
+    view = view_of(builder, [owner(history, 18 * MB, "history", "tensor")])
+
+    (grown,) = view.growing
+    assert (grown.name, grown.role, grown.bytes, grown.line) == ("history", TENSORS, 2 * MB, 7)
 
 
 def test_a_steady_training_grows_nothing() -> None:
@@ -316,7 +407,7 @@ def test_the_holders_over_time_add_up_to_the_curve() -> None:
 
     assert view.moments is not None
     curve = dict(zip(view.time_ns.tolist(), view.allocated_bytes.tolist(), strict=True))
-    assert [sum(row) for row in view.moments.bytes] == [curve[at] for at in view.moments.time_ns]
+    assert view.moments.bytes.sum(axis=1).tolist() == [curve[at] for at in view.moments.time_ns.tolist()]
 
 
 def test_many_holders_are_cut_to_the_largest_and_the_others() -> None:
@@ -360,10 +451,15 @@ def test_whatever_happens_the_holders_add_up_to_the_total(
     blocks_of = lifetimes(trace, find_steps(trace, live=True), None, 0)
     if blocks_of is None:
         return
-    whose = Ownership(trace, blocks_of, [owner(address, 3, "old", "tensor") for address in old])
+    whose = Ownership(trace, blocks_of, [rounded(owner(address, 3, "old", "tensor"), 1) for address in old])
 
-    for record in range(-1, len(blocks_of.time_ns)):
-        assert sum(holding.bytes for holding in whose.at(record, 0)) == blocks_of.total(record)
+    records = np.arange(-1, len(blocks_of.time_ns))
+    steps = np.arange(len(records)) // 20
+    moments = whose.moments(records, steps, records, 100)
+    for record, step, row in zip(records.tolist(), steps.tolist(), moments.bytes.tolist(), strict=True):
+        table = {holding.name: holding.bytes for holding in whose.at(record, step)}
+        assert sum(table.values()) == blocks_of.total(record)
+        assert {name: size for name, size in zip(moments.names, row, strict=True) if size} == table
 
 
 def test_a_recorded_gpt2_training_on_an_h200() -> None:
@@ -422,6 +518,12 @@ def test_names_alone_are_summed_by_holder() -> None:
     )
 
     assert [(holding.name, holding.bytes) for holding in found] == [("x", 20), ("parameters of model", 11)]
+
+
+def test_names_alone_leave_the_rounding_apart() -> None:
+    found = held_by_name([rounded(owner(1, 512, "x", "tensor"), 500)], 0)
+
+    assert [(holding.name, holding.bytes) for holding in found] == [(ROUNDED, 500), ("x", 12)]
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipyprof.analysis.memory import (
-    ALLOCATED,
-    FREED,
-    MOST_POINTS,
-    RETRIED,
-    DeviceMemory,
-    MemorySummary,
-    allocator_calls,
-    line_number,
-    memory_view,
-    thin,
-)
+from ipyprof.analysis.allocator_events import ALLOCATED, FREED, RETRIED, Refused, allocator_calls
+from ipyprof.analysis.lifetimes import line_number
+from ipyprof.analysis.memory import MOST_POINTS, DeviceMemory, MemorySummary, memory_view, thin
 from ipyprof.analysis.steps import find_steps
+from ipyprof.trace.model import LiveRecord, OutOfMemory
 from tests.builder import TraceBuilder
 
 STEADY = settings(deadline=None)  # the machine may be busy
@@ -264,6 +256,8 @@ def test_calls_to_the_driver_are_marks_with_their_time_in_the_step() -> None:
     builder.call("cudaMalloc", 100, 40)
     for number in range(3):
         builder.call("cudaFree", 1_300 + 50 * number, 30)
+    builder.op("aten::empty", 2_190, 2_290)
+    builder.call("cudaMalloc", 2_195, 2)
     builder.call("cudaFree", 2_200, 20)
     builder.call("cudaMalloc", 2_230, 50)
     builder.call("cudaMalloc", 5_000, 50)
@@ -271,11 +265,90 @@ def test_calls_to_the_driver_are_marks_with_their_time_in_the_step() -> None:
 
     calls = allocator_calls(trace, find_steps(trace).marks_ns)
 
-    assert [(call.at_ns, call.dur_ns, call.count, call.what, call.step) for call in calls] == [
-        (100_000, 40_000, 1, ALLOCATED, 0),
-        (1_300_000, 90_000, 3, FREED, 1),
-        (2_200_000, 70_000, 2, RETRIED, 2),
+    assert [(call.at_ns, call.in_step_ns, call.dur_ns, call.count, call.what, call.step) for call in calls] == [
+        (100_000, 100_000, 40_000, 1, ALLOCATED, 0),
+        (1_300_000, 300_000, 90_000, 3, FREED, 1),
+        (2_195_000, 195_000, 72_000, 3, RETRIED, 2),
     ]
+
+
+def test_a_flush_between_two_steps_is_no_retry() -> None:
+    """E8: empty_cache at the end of each step, with nothing but calls in between."""
+    builder = TraceBuilder()
+    for step in range(2):
+        at = 1_000 * step
+        builder.step(step, at=at, end=at + 1_000)
+        for number in range(4):
+            builder.op("aten::empty", at + 100 * number, at + 100 * number + 90)
+            builder.call("cudaMalloc", at + 100 * number, 80)
+        for number in range(4):
+            builder.call("cudaFree", at + 500 + 100 * number, 90)
+    trace = builder.trace()
+
+    calls = allocator_calls(trace, find_steps(trace).marks_ns)
+
+    assert [(call.step, call.count, call.what) for call in calls] == [
+        (0, 4, ALLOCATED),
+        (0, 4, FREED),
+        (1, 4, ALLOCATED),
+        (1, 4, FREED),
+    ]
+
+
+def refuse(builder: TraceBuilder, at: float, asked: int, allocated: int, device: int = 0) -> None:
+    builder.memory(at, asked, allocated, allocated, device, address=0, name="[OutOfMemory]")
+
+
+def test_requests_that_failed_and_were_caught_are_told_by_place(builder: TraceBuilder) -> None:
+    for at in (10, 110):
+        builder.line(5, at, at + 20)
+        builder.op("aten::empty", at + 1, at + 10)
+        refuse(builder, at + 5, 900 * MB, 30 * MB)
+    refuse(builder, 160, 7 * MB, 40 * MB, device=1)
+    refuse(builder, 250, 8 * MB, 40 * MB)
+
+    found = view_of(builder)
+
+    assert found.refused == (
+        Refused(
+            device=0, at_ns=15_000, step=0, count=2, asked_bytes=900 * MB, allocated_bytes=30 * MB,
+            operator="aten::empty", line=5,
+        ),
+        Refused(
+            device=1, at_ns=160_000, step=1, count=1, asked_bytes=7 * MB, allocated_bytes=40 * MB, operator=None,
+            line=None,
+        ),
+    )  # fmt: skip
+
+
+def test_requests_that_failed_are_no_part_of_the_curve(builder: TraceBuilder) -> None:
+    builder.memory(10, 4 * MB, 14 * MB, 20 * MB)
+    refuse(builder, 20, 900 * MB, 14 * MB)
+
+    view = only(builder)
+
+    assert (view.peak_bytes, view.unexplained, view.allocated_bytes.tolist()) == (14 * MB, 0, [10 * MB, 14 * MB])
+
+
+@pytest.mark.parametrize(("later", "count"), [(False, 1), (True, 2)])
+def test_the_request_that_ended_the_cell_is_not_among_the_caught(
+    builder: TraceBuilder, later: bool, count: int
+) -> None:
+    refuse(builder, 20, 900 * MB, 14 * MB)
+    refuse(builder, 120, 800 * MB, 14 * MB)
+    builder.memory(130, 4 * MB, 14 * MB, 20 * MB)
+    trace = builder.trace()
+
+    found = memory_view(trace, find_steps(trace), LiveRecord(out_of_memory=OutOfMemory(later=later)))
+
+    assert sum(one.count for one in found.refused) == count
+
+
+def test_what_is_reserved_and_not_given_out_at_the_peak_is_told(builder: TraceBuilder) -> None:
+    builder.memory(10, 4 * MB, 14 * MB, 20 * MB)
+    builder.memory(20, -4 * MB, 10 * MB, 20 * MB)
+
+    assert only(builder).peak_unused_bytes == 6 * MB
 
 
 def test_pinned_host_memory_is_no_call_of_the_allocator(builder: TraceBuilder) -> None:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from ipyprof.analysis.holders import ACTIVATIONS, GRAPHS, OPTIMIZER, PARAMETERS, REST, TEMPORARIES, TENSORS, Holding
-from ipyprof.diagnosis.memory_advice import batch_share, checkpoint_advice, failure_advice, growth_advice
+from ipyprof.analysis.holding import ACTIVATIONS, GRAPHS, OPTIMIZER, PARAMETERS, REST, TEMPORARIES, TENSORS, Holding
+from ipyprof.diagnosis.memory_advice import (
+    batch_share,
+    checkpoint_advice,
+    error_advice,
+    failure_advice,
+    fragmentation_advice,
+    growth_advice,
+)
 from ipyprof.trace.model import AllocatorState, OutOfMemory
 
 MB = 1_000_000
@@ -38,9 +46,16 @@ def test_small_activations_and_those_without_a_line_are_not(activations: tuple[i
 
 
 def test_a_list_of_losses_is_told_what_to_keep_instead() -> None:
-    (text,) = growth_advice((holding("losses", TENSORS, 40, 4),))
+    (text,) = growth_advice((holding("losses", GRAPHS, 40, 4),))
 
     assert text.startswith("losses keeps 40.0 MB more after each step (line 4): keep loss.item()")
+    assert text.endswith("The peak is not reached yet.")
+
+
+def test_tensors_that_grow_without_a_graph_are_not_told_to_be_losses() -> None:
+    (text,) = growth_advice((holding("history", TENSORS, 40, 4),))
+
+    assert text.startswith("history keeps 40.0 MB more after each step (line 4): let go of the parts")
     assert text.endswith("The peak is not reached yet.")
 
 
@@ -59,7 +74,7 @@ def test_a_request_that_would_have_fitted_in_one_piece_is_told_of_segments() -> 
     advice = failure_advice(failed, HELD, state, None)
 
     assert advice[0] == (
-        "600 MB are reserved and free, but in pieces, the largest piece 90.0 MB: "
+        "600 MB are reserved and free, but in pieces, the largest piece 90.0 MB; "
         "start Python with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
     )
 
@@ -77,12 +92,53 @@ def test_a_request_without_room_is_not_told_of_segments() -> None:
     assert not any("expandable" in text for text in failure_advice(failed, HELD, None, None))
 
 
+FULL = AllocatorState(
+    device=0, allocated_bytes=0, reserved_bytes=0, device_free_bytes=90 * MB, device_total_bytes=1_000 * MB
+)
+
+
+@pytest.mark.parametrize(("state", "retried"), [(None, True), (FULL, False)])
+def test_what_is_not_given_out_at_the_peak_is_told_where_memory_is_short(
+    state: AllocatorState | None, retried: bool
+) -> None:
+    (text,) = fragmentation_advice(600 * MB, 400 * MB, state, retried=retried)
+
+    assert text.startswith("At the peak 400 MB of the 1,000 MB reserved were not given out (40 %)")
+    assert text.endswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
+
+
+@pytest.mark.parametrize(
+    ("peak", "unused", "retried"), [(600 * MB, 400 * MB, False), (970 * MB, 30 * MB, True), (0, 0, True)]
+)
+def test_a_cache_that_is_in_nobodys_way_is_not_told(peak: int, unused: int, retried: bool) -> None:
+    assert fragmentation_advice(peak, unused, replace(FULL, device_free_bytes=200 * MB), retried=retried) == ()
+
+
+def test_what_the_last_errors_traceback_keeps_is_no_variable_to_let_go_of() -> None:
+    held = (*HELD, holding("hidden (in forward, last error)", TENSORS, 500))
+
+    advice = failure_advice(OutOfMemory(line=5), held, None, None)
+
+    assert advice[:2] == (
+        "The traceback of the last error keeps 500 MB of its functions' variables: another error takes its place, such "
+        "as a cell with 1/0.",
+        "cache holds 100 MB: let go of it before line 5 if it is not needed.",
+    )
+    assert error_advice(HELD) == ()
+
+
 def test_the_holder_to_drop_is_the_largest_that_is_no_part_of_the_model() -> None:
     held = (*HELD, holding("graph kept by losses", GRAPHS, 90), holding("state of opt", OPTIMIZER, 10))
 
     advice = failure_advice(OutOfMemory(line=5), held, None, None)
 
     assert advice[0] == "cache holds 100 MB: let go of it before line 5 if it is not needed."
+
+
+def test_what_is_small_beside_the_request_is_not_to_be_dropped() -> None:
+    failed = OutOfMemory(line=5, tried_bytes=10_000 * MB)
+
+    assert not any("let go of it" in text for text in failure_advice(failed, HELD, None, None))
 
 
 def test_a_smaller_batch_comes_with_its_share() -> None:

@@ -6,17 +6,22 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from ipyprof.analysis.holding import Holding
 from ipyprof.analysis.profile import analyse
 from ipyprof.delivery import no_events
+from ipyprof.diagnosis.out_of_memory import FAILED_REST, failure_headline
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.report.build import build_report
 from ipyprof.report.html import render_html
-from ipyprof.report.memory_facts import FAILED_REST, PROCESS_REST
+from ipyprof.report.memory_facts import PROCESS_REST, moments_at
 from ipyprof.report.memory_section import failure_text, room_text
+from ipyprof.report.panel_tabs import memory_tab
 from ipyprof.report.report import Report, Source
 from ipyprof.report.text import render_text
 from ipyprof.trace.model import AllocatorState, LiveRecord, OutOfMemory, Owner, Trace
+from tests.heap import Heap
 from tests.unit.test_holders import MB, Training, owner
 
 FAILED = OutOfMemory(
@@ -76,10 +81,12 @@ def test_the_leak_is_told_with_what_to_do() -> None:
 def test_holders_over_time_are_in_the_views() -> None:
     training, live = trained()
 
-    moments = report_of(training.builder.trace(), live).views["memory"]["moments"]
+    views = report_of(training.builder.trace(), live).views
 
-    assert len(moments["time_ms"]) == len(moments["bytes"])
+    moments, heartbeat = views["memory"]["moments"], views["heartbeat"]
     assert {"parameters of model", "activations of line 4"} <= set(moments["names"])
+    for at_ms, allocated in zip(heartbeat["time_ms"], heartbeat["allocated"], strict=True):
+        assert sum(moments_at(moments, at_ms).values()) == allocated
 
 
 def test_a_report_with_memory_survives_json() -> None:
@@ -105,6 +112,7 @@ def test_a_request_that_failed_heads_the_dashboard_and_the_text() -> None:
         "Line 5 asked for 2,000 MB; 250 MB of 8,000 MB were free.",
         "held 1,900 MB more, free (reserved 5,900 MB), the largest free piece 90.0 MB.",
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "Line 5 ran out of memory: it asked for 2,000 MB with 250 MB free; largest holder: activations of line 4,",
     ):
         assert told in text
         assert told in page
@@ -115,6 +123,123 @@ def test_a_request_that_failed_heads_the_dashboard_and_the_text() -> None:
         "graph kept by losses",
         "allocated before recording, not reachable from the notebook",
     ]
+
+
+def test_the_verdict_says_which_request_failed_where_and_who_holds_most() -> None:
+    training, live = trained(out_of_memory=FAILED)
+    training.builder.line(4, 3_100, 3_900)
+    training.heap.alloc(3_200, 700 * MB)
+
+    report = report_of(training.builder.trace(), live)
+
+    before = report_of(training.builder.trace(), replace(live, out_of_memory=None))
+    assert report.verdict.headline == (
+        "Line 5 ran out of memory: it asked for 2,000 MB with 250 MB free; largest holder: activations of line 4, "
+        "700 MB."
+    )
+    assert report.verdict.advice.startswith("1,900 MB are reserved and free, but in pieces; start Python with")
+    assert report.verdict.cause == before.verdict.cause
+    assert report.verdict.recoverable_ms == before.verdict.recoverable_ms
+    if report.verdict.cause != "inconclusive":
+        assert report.verdict.advice.endswith(before.verdict.headline)
+
+
+@pytest.mark.parametrize("line", [None, 7])
+@pytest.mark.parametrize("tried", [None, 3 * MB])
+@pytest.mark.parametrize("free", [None, 0])
+@pytest.mark.parametrize("name", ["x", "kept by no line of the cell (aten::convolution)", "a " * 30])
+@pytest.mark.parametrize("device", [0, -1])
+def test_the_sentence_of_a_failure_has_at_most_25_words(
+    line: int | None, tried: int | None, free: int | None, name: str, device: int
+) -> None:
+    holder = Holding(name=name, role="tensors", bytes=5 * MB, line=None)
+
+    text = failure_headline(OutOfMemory(line=line, tried_bytes=tried, free_bytes=free, device=device), (holder,))
+
+    assert len(text.split()) <= 25
+    assert "ran out of" in text
+    assert tried is None or "asked for 3.0 MB" in text
+
+
+def test_who_has_no_name_is_not_the_largest_holder_of_the_sentence() -> None:
+    rest = Holding(name="not reachable from the notebook", role="rest", bytes=9 * MB, line=None)
+
+    text = failure_headline(OutOfMemory(line=2), (rest, Holding(name="x", role="tensors", bytes=MB, line=None)))
+
+    assert text == "Line 2 ran out of memory; largest holder: x, 1.0 MB."
+
+
+def test_a_request_that_failed_and_was_caught_is_told_and_no_verdict() -> None:
+    training, live = trained()
+    training.builder.line(5, 1_300, 1_390)
+    training.builder.memory(1_350, 900 * MB, 300 * MB, 400 * MB, address=0, name="[OutOfMemory]")
+
+    report = report_of(training.builder.trace(), live)
+
+    told = "! A request for 900 MB failed in step 2 (line 5), and the cell went on; 300 MB were given out then."
+    assert told in " ".join(render_text(report, 100).split())
+    assert told in render_html(report)
+    assert "ran out of memory" not in report.verdict.headline
+    assert [(one.status, one.text) for one in report.trust if one.check == "out of memory"] == [
+        ("warn", "1 request for memory failed in the recorded steps, and the cell went on")
+    ]
+
+
+@pytest.mark.parametrize(("last", "settled"), [(1, True), (2, False)])
+def test_a_cache_that_grew_and_settled_is_told_to_have(last: int, settled: bool) -> None:
+    """E8: the driver is called in the first steps only."""
+    training, live = trained()
+    for step in range(last + 1):
+        training.builder.call("cudaMalloc", 1_000 * step + 20, 40)
+
+    text = " ".join(render_text(report_of(training.builder.trace(), live), 100).split())
+
+    assert ("None after step 2: the cache has settled." in text) == settled
+
+
+def test_each_device_has_its_heartbeat() -> None:
+    training, live = trained()
+    other = Heap(training.builder, held=7 * MB, device=1)
+    training.builder.launch(150, 5, "gemm", 160, 10, device=1)
+    training.builder.device()
+    training.builder.line(4, 1_100, 1_300)
+    other.alloc(1_200, 11 * MB)
+
+    report = report_of(training.builder.trace(), live)
+
+    (curve,) = report.views["memory"]["devices"]
+    assert (curve["device"], curve["allocated"]) == (1, [7 * MB, 18 * MB])
+    assert "GPU 1: at most 18.0 MB allocated at 1.20 ms, line 4" in " ".join(render_text(report, 100).split())
+    assert "Heartbeats of the other GPUs" in render_html(report)
+
+
+def test_the_panel_has_the_heartbeat_of_each_device() -> None:
+    training, live = trained()
+    Heap(training.builder, held=7 * MB, device=1).alloc(1_200, 11 * MB)
+    training.builder.launch(150, 5, "gemm", 160, 10, device=1)
+    report = report_of(training.builder.trace(), live)
+
+    tab = memory_tab(report)
+
+    assert tab is not None
+    choice, shown = tab.children
+    assert [label for label, _ in choice.options] == ["GPU 0", "GPU 1"]
+    assert "Held by" in shown.children[0].children[1].value
+    choice.value = 1
+    slider, curve = shown.children[0].children
+    slider.value = slider.max
+    assert "18.0 MB</b> allocated, 100 % of the peak" in curve.value
+
+
+def test_a_long_recording_of_another_device_is_drawn_in_few_points() -> None:
+    training, live = trained()
+    for at in range(2_000):
+        training.builder.memory(100 + at, MB, (at % 97) * MB, 200 * MB, device=1)
+
+    (curve,) = report_of(training.builder.trace(), live).views["memory"]["devices"]
+
+    assert len(curve["time_ms"]) <= 400
+    assert max(curve["allocated"]) == 96 * MB
 
 
 def test_a_request_that_failed_before_anything_was_recorded_is_told_by_name() -> None:

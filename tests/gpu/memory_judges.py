@@ -1,0 +1,196 @@
+"""What the memory suite asks of each report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from ipyprof.report.memory_facts import moments_at
+from tests.gpu.memory_cells import (
+    BIG,
+    CAUGHT_LINE,
+    ENTRIES,
+    FAILURE_HOLDERS,
+    FAILURE_LINE,
+    LEAK_BYTES,
+    MATRIX_BYTES,
+    size_of,
+)
+
+SHARE = 0.01
+COST = 1.20
+SAME_STEP = 1.05
+READING_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one case gave: ``measured`` in words, and what does not hold."""
+
+    case: str
+    measured: str
+    failures: tuple[str, ...] = ()
+
+
+def near(name: str, measured: float, expected: float, share: float = SHARE) -> list[str]:
+    """What does not hold, where two sizes differ by more than a share of the expected one."""
+    if abs(measured - expected) <= share * expected:
+        return []
+    return [f"{name}: {measured:,.0f} is not {expected:,.0f} within {share:.0%}"]
+
+
+def held(report: Mapping[str, Any]) -> dict[str, int]:
+    """Holder → bytes at the peak."""
+    return {holder["name"]: holder["bytes"] for holder in report["memory"]["holders"]}
+
+
+def megabytes(size: float) -> str:
+    """Such as ``536.9 MB``."""
+    return f"{size / 1e6:,.1f} MB"
+
+
+def judge_attention(
+    slow: Mapping[str, Any], fixed: Mapping[str, Any], most_allocated: int, matrix_bytes: int = MATRIX_BYTES
+) -> Found:
+    """The weights are activations of line 3, and gone after the change."""
+    before, after = held(slow), held(fixed)
+    mine = before.get("activations of line 3", 0)
+    later = after.get("activations of line 3", 0)
+    failures = near("activations of line 3", mine, matrix_bytes)
+    failures += near("the peak against max_memory_allocated", slow["memory"]["peak_bytes"], most_allocated)
+    failures += near("the sum of the holders", sum(before.values()), slow["memory"]["peak_bytes"], 0.0)
+    if later > 0.1 * matrix_bytes:
+        failures.append(f"after the change line 3 still has {megabytes(later)} of activations")
+    if fixed["memory"]["peak_bytes"] > slow["memory"]["peak_bytes"] - matrix_bytes:
+        failures.append(f"the peak fell only to {megabytes(fixed['memory']['peak_bytes'])}")
+    measured = (
+        f"activations of line 3 {megabytes(mine)} of {megabytes(matrix_bytes)}, then {megabytes(later)}; peak "
+        f"{megabytes(slow['memory']['peak_bytes'])} (max_memory_allocated {megabytes(most_allocated)}), then "
+        f"{megabytes(fixed['memory']['peak_bytes'])}"
+    )
+    return Found(case="attention", measured=measured, failures=tuple(failures))
+
+
+def judge_training(measured: Mapping[str, int], expected: Mapping[str, int], wrong_sums: int) -> Found:
+    """Each role within 1 % of its tensors, and the holders add up everywhere."""
+    failures = [text for name in expected for text in near(name, measured.get(name, 0), expected[name])]
+    if wrong_sums:
+        failures.append(f"at {wrong_sums} records the holders do not add up to the total")
+    shown = "; ".join(
+        f"{name} {megabytes(measured.get(name, 0))} of {megabytes(size)}" for name, size in expected.items()
+    )
+    return Found(case="training", measured=shown, failures=tuple(failures))
+
+
+def wrong_moments(report: Mapping[str, Any]) -> int:
+    """At how many points of the heartbeat the holders of the panel do not add up to it."""
+    moments, curve = report["views"]["memory"]["moments"], report["views"]["heartbeat"]
+    return sum(
+        sum(moments_at(moments, at_ms).values()) != allocated
+        for at_ms, allocated in list(zip(curve["time_ms"], curve["allocated"], strict=True))[:: size_of(10, 1)]
+    )
+
+
+def judge_leak(report: Mapping[str, Any], step_bytes: int = LEAK_BYTES) -> Found:
+    """The list is named with its bytes per step and its line."""
+    growing = report["views"].get("memory", {}).get("growing") or []
+    failures = []
+    if [one["name"] for one in growing] != ["kept"]:
+        failures.append(f"what grows is {[one['name'] for one in growing]}, not kept")
+    else:
+        failures += near("bytes per step of kept", growing[0]["bytes"], step_bytes)
+        if growing[0]["line"] != 4:
+            failures.append(f"its line is {growing[0]['line']}, not 4")
+    failures += near("growth of the total", report["memory"]["growth_bytes_per_step"] or 0, step_bytes)
+    return Found(case="leak", measured=f"{growing} of {step_bytes:,} bytes per step", failures=tuple(failures))
+
+
+def judge_churn(report: Mapping[str, Any]) -> Found:
+    """Every recorded step has calls of both kinds, and reserved memory falls and rises."""
+    calls = report["views"].get("memory", {}).get("calls") or []
+    steps = {step for _, _, _, _, step, *_ in calls}
+    reserved = report["views"]["heartbeat"]["reserved"]
+    failures = []
+    if steps != set(range(1, report["steps"]["count"] + 1)):
+        failures.append(f"calls in steps {sorted(steps)} of {report['steps']['count']}")
+    if not any("given back" in what for _, _, _, what, *_ in calls):
+        failures.append("no call gave memory back")
+    if min(reserved) > 0.5 * max(reserved):
+        failures.append(f"reserved memory only fell from {max(reserved):,} to {min(reserved):,}")
+    total = sum(count for _, _, count, *_ in calls)
+    return Found(case="churn", measured=f"{total} calls in {len(steps)} steps", failures=tuple(failures))
+
+
+def judge_caught(report: Mapping[str, Any]) -> Found:
+    """One place with a request in each recorded step, under trust too, and the verdict is not of it."""
+    refused = report["views"].get("memory", {}).get("refused") or []
+    failures = []
+    if [(one["line"], one["count"]) for one in refused] != [(CAUGHT_LINE, report["steps"]["count"])]:
+        failures.append(f"the requests are not one a step at line {CAUGHT_LINE}")
+    if not any(one["check"] == "out of memory" and one["status"] == "warn" for one in report["trust"]):
+        failures.append("trust does not warn")
+    if "ran out of" in report["verdict"]["headline"]:
+        failures.append(f"the verdict is {report['verdict']['headline']!r}")
+    shown = [(one["operator"], one["line"], one["count"], one["asked_bytes"]) for one in refused]
+    return Found(case="caught", measured=f"{shown}", failures=tuple(failures))
+
+
+def judge_reading(entries: int, seconds: float) -> Found:
+    """At least as many entries as asked for, in time."""
+    failures = [] if entries >= ENTRIES else [f"{entries:,} entries are not {ENTRIES:,}"]
+    if seconds > READING_SECONDS:
+        failures.append(f"{seconds:.2f} s are more than {READING_SECONDS:g} s")
+    return Found(case="reading", measured=f"{entries:,} entries in {seconds:.2f} s", failures=tuple(failures))
+
+
+def judge_devices(report: Mapping[str, Any]) -> Found:
+    """The second device has a curve with what is allocated there, and the holder by name."""
+    curves = {one["device"]: one for one in report["views"]["memory"].get("devices") or []}
+    found = {one["index"]: one["memory"] for one in report["devices"]}
+    first = report["device"]["index"]
+    failures = [] if set(curves) == {0, 1} - {first} else [f"curves of {sorted(curves)} beside {first}"]
+    size = 4 * 2**24
+    for index, name in ((0, "one"), (1, "other")):
+        sizes = {one["name"]: one["bytes"] for one in (found.get(index) or {}).get("holders") or []}
+        failures += near(f"{name} on device {index}", sizes.get(name, 0), size)
+    return Found(case="devices", measured=f"curves of {sorted(curves)} beside {first}", failures=tuple(failures))
+
+
+def judge_failure(report: Mapping[str, Any], big_bytes: int = 4 * BIG) -> Found:
+    """The line of the backward call, the request, and the three largest holders."""
+    failed = report["views"].get("memory", {}).get("out_of_memory")
+    if failed is None:
+        return Found(case="failure", measured="", failures=("the report knows of no request that failed",))
+    first = failed["holders"][:3]
+    failures = []
+    if failed["line"] != FAILURE_LINE:
+        failures.append(f"the line is {failed['line']}, not {FAILURE_LINE}")
+    if {one["name"] for one in first} != FAILURE_HOLDERS:
+        failures.append(f"the largest holders are {[one['name'] for one in first]}, not {sorted(FAILURE_HOLDERS)}")
+    failures += [text for one in first for text in near(one["name"], one["bytes"], big_bytes)]
+    failures += near("the request", failed["tried_bytes"] or 0, big_bytes, 0.02)
+    sentence = report["verdict"]["headline"]
+    told = f"Line {FAILURE_LINE} ran out of memory", first[0]["name"] if first else ""
+    if not all(part in sentence for part in told) or len(sentence.split()) > 25:
+        failures.append(f"the verdict is {sentence!r}")
+    shown = ", ".join(f"{one['name']} {megabytes(one['bytes'])}" for one in first)
+    return Found(case="failure", measured=f"line {failed['line']}: {shown}; {sentence}", failures=tuple(failures))
+
+
+def judge_cost(
+    recorded: Sequence[tuple[float, float]], unprofiled: Sequence[tuple[float, float]], *, most: float = COST
+) -> Found:
+    """Medians of pairs, each (with memory, without), in ms."""
+    ratio = median(one / other for one, other in recorded)
+    same = median(one / other for one, other in unprofiled)
+    failures = [] if ratio <= most else [f"recording takes {ratio:.2f} times as long with memory, not {most:.2f}"]
+    if not 1 / SAME_STEP <= same <= SAME_STEP:
+        failures.append(f"the unprofiled step changes by {same:.3f} times")
+    ratios = [one / other for one, other in recorded]
+    measured = (
+        f"recorded step {ratio:.2f} ({min(ratios):.2f}–{max(ratios):.2f}) times, unprofiled step {same:.3f} times, "
+        f"{len(ratios)} pairs"
+    )
+    return Found(case="cost", measured=measured, failures=tuple(failures))
