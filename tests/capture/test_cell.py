@@ -17,6 +17,7 @@ import __main__
 from ipyprof.capture.cell import compile_cell, detector_for, run_cell
 from ipyprof.options import Options
 from tests.capture.fake_session import FakeSession, Run
+from tests.colours import without_colours
 
 
 @pytest.fixture
@@ -156,7 +157,6 @@ def cell_frames(shell: Any, error: BaseException) -> list[tuple[str, int | None]
         ("%%profiled\nfor i in range(9):\n    x = i\n    1 / (5 - i)", 4),
         ("%%profiled\nfor i in range(9):\n    x = i\n    1 / (2 - i)", 4),
         ("%profiled 1 / 0", 1),
-        ("%%profiled\n\n%time 1 / 0", 3),
         ("%%profiled\n    1 / 0", 2),
     ],
 )
@@ -166,14 +166,25 @@ def test_the_traceback_names_the_line_of_the_cell(magic: Any, capsys: Any, cell:
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     frames = cell_frames(magic, result.error_in_exec)
     assert (f"In[{number}]", line) in frames[1:]
-    shown = capsys.readouterr().out
+    shown = without_colours(capsys.readouterr().out)
     assert shown.count("ZeroDivisionError: division by zero") == 1
     assert "capture" not in shown  # no frame of ours
 
 
+def test_an_error_inside_a_line_magic_is_as_without_ours(magic: Any, capsys: Any) -> None:
+    # an old IPython's %time shows the error itself and goes on
+    plain = magic.run_cell("x = 1\n%time 1 / 0", store_history=True)
+    ours = magic.run_cell("%%profiled\n%time 1 / 0", store_history=True)
+    assert type(ours.error_in_exec) is type(plain.error_in_exec)
+    shown = without_colours(capsys.readouterr().out)
+    assert shown.count("ZeroDivisionError: division by zero") == 2
+    assert shown.count(", line 2") == 2 * (plain.error_in_exec is not None)
+    assert "capture" not in shown
+
+
 def test_the_cells_own_line_is_the_last_frame(magic: Any, capsys: Any) -> None:
     magic.run_cell("%%profiled\nfor i in range(9):\n    if i == 4:\n        raise KeyError('mine')", store_history=True)
-    shown = capsys.readouterr().out
+    shown = without_colours(capsys.readouterr().out)
     assert f"Cell In[{magic.execution_count - 1}], line 4" in shown
     assert "----> 4         raise KeyError('mine')" in shown
     assert shown.rindex("Cell In[") == shown.rindex(f"Cell In[{magic.execution_count - 1}], line 4")
@@ -195,7 +206,7 @@ def test_a_syntax_error_is_the_shells_and_nothing_has_run(magic: Any, capsys: An
     assert result.error_in_exec.lineno == 3
     assert "x" not in magic.user_ns
     assert magic.user_ns["made"] == []
-    shown = capsys.readouterr().out
+    shown = without_colours(capsys.readouterr().out)
     assert f"Cell In[{magic.execution_count - 1}], line 3" in shown
 
 

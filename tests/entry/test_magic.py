@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import re
 import subprocess
 import sys
 import weakref
@@ -19,6 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from ipyprof import delivery, history
 from ipyprof.magics import GpuProfile, split_line
 from ipyprof.report.report import Report
+from tests.colours import without_colours
 
 FAILING = "for i in range(20):\n    x = torch.tanh(x @ x)\n    if i == 6: raise {}\n"
 LOOP = "for i in range(9):\n    x = torch.tanh(x @ x)\n"
@@ -235,7 +235,7 @@ def test_exception_goes_on_once_after_the_report(shell: InteractiveShell, capsys
     # when it ran
     result = shell.run_cell(cell)
     # then the report is marked partial and comes first, and the traceback comes once and names the cell's line
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    shown = without_colours(capsys.readouterr().out)
     assert isinstance(result.error_in_exec, KeyError)
     assert "KeyError in step" in shell.user_ns["report"].source.partial
     assert shown.count("KeyError: 7") == 1
@@ -308,7 +308,7 @@ def test_interrupt_of_the_report_keeps_the_trace(
     # when a cell ran
     result = shell.run_cell(f"%%gpuprofile --at-end -o report\n{LOOP}")
     # then one line says where its trace is, and the deep frames of ours are not shown
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    shown = without_colours(capsys.readouterr().out)
     (line,) = [line for line in shown.splitlines() if line.startswith("ipyprof: ")]
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert line.startswith("ipyprof: interrupted while reading the recording; the trace is kept in ")
@@ -344,7 +344,7 @@ def test_syntax_error_shows_none_of_the_compilers_frames(
 ) -> None:
     # given a cell that does not compile, when it is profiled, then its line is shown and our compiler is not
     result = shell.run_cell("%%gpuprofile -q\nx = = 1")
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    shown = without_colours(capsys.readouterr().out)
     assert isinstance(result.error_in_exec, SyntaxError)
     assert "x = = 1" in shown
     assert "compile_cell" not in shown

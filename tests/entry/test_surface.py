@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,18 +77,63 @@ def test_report_then_panel_as_its_own_output(shell: InteractiveShell) -> None:
     assert WIDGET in panel.data
 
 
+def test_ipywidgets_7_gets_the_same_two_outputs(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a panel of ipywidgets 7, which makes no bundle of its own
+    old = SimpleNamespace(model_id="abc", close=lambda: None)
+    monkeypatch.setattr(widgets, "build_panel", lambda *_parts, **_named: old)
+    # when it is shown, then the view names its model, and its text is not the list of its fields
+    with capture_output() as captured:
+        Notebook(panel=True).show(sample_reports.sync())
+    _, panel = captured.outputs
+    assert panel.data[WIDGET] == {"version_major": 2, "version_minor": 0, "model_id": "abc"}
+    assert "live notebook" in panel.data["text/plain"] and "SimpleNamespace" not in panel.data["text/plain"]
+
+
+def test_twenty_runs_leave_the_users_figures_alone(shell: InteractiveShell) -> None:
+    # given a figure of the user's, settings of their own, and as many panels as are kept
+    import matplotlib
+    import matplotlib.figure
+    import matplotlib.pyplot as pyplot
+
+    def figures() -> int:
+        gc.collect()
+        return sum(type(one) is matplotlib.figure.Figure for one in gc.get_objects())
+
+    def settings() -> tuple[object, ...]:
+        return dict(matplotlib.rcParams), pyplot.get_backend(), pyplot.isinteractive(), pyplot.get_fignums()
+
+    backend = matplotlib.get_backend()
+    matplotlib.use("agg")
+    report = sample_reports.no_baseline()
+    with matplotlib.rc_context({"lines.linewidth": 7, "figure.facecolor": "pink"}), capture_output():
+        pyplot.figure(num=41)
+        for _ in range(10):
+            Notebook(panel=True).show(report)
+        before, alive = settings(), figures()
+        # when ten more are shown
+        for _ in range(10):
+            Notebook(panel=True).show(report)
+        # then settings, backend and figures are the same, and no figure of ours is kept
+        assert settings() == before
+        assert pyplot.gcf().number == 41
+        assert figures() == alive
+        pyplot.close(41)
+    matplotlib.use(backend)
+
+
 def test_only_ten_panels_stay_alive(shell: InteractiveShell) -> None:
     # given ten panels
     from ipywidgets.widgets import widget
 
+    living = widget._instances if hasattr(widget, "_instances") else widget.Widget.widgets  # ipywidgets 8, 7
     with capture_output():
         for _ in range(10):
             Notebook(panel=True).show(sample_reports.sync())
-        alive = len(widget._instances)
+        alive = len(living)
         # when two more are shown, then as many widgets are alive as before
         for _ in range(2):
             Notebook(panel=True).show(sample_reports.sync())
-    assert len(widget._instances) == alive
+    assert len(living) == alive
 
 
 def test_broken_panel_keeps_the_report(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
