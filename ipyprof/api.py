@@ -104,7 +104,7 @@ class profile:
 
     def _begin(self, run: running.Run, on: ExitStack, filename: str, cell: tuple[str, ...]) -> None:
         from ipyprof.capture.memory_snapshot import MemoryHistory
-        from ipyprof.capture.session import Session
+        from ipyprof.capture.repeated import session_of
         from ipyprof.capture.steps import StepDetector
 
         make: type[Delivery] = Delivery
@@ -113,7 +113,7 @@ class profile:
 
             make, self._surface = RankDelivery, surface_of_rank(self._surface)
         delivery = make(self._options, self._surface, cell=cell)
-        session = Session(
+        session = session_of(
             self._options,
             status=self._surface.status,
             on_ready=delivery.deliver,

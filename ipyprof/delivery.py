@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -15,7 +17,7 @@ from ipyprof.options import Options
 
 if TYPE_CHECKING:
     from ipyprof.capture.recording import Recording
-    from ipyprof.capture.session import Session
+    from ipyprof.capture.repeated import AnySession
     from ipyprof.report.report import Report, Source
     from ipyprof.surface import Surface
     from ipyprof.trace.model import LiveRecord, Trace
@@ -41,10 +43,12 @@ class Delivery:
         self.notes: Sequence[Note] = ()
         self._failed = False
         self._kept_for_panel = False
+        self._shown: Recording | None = None
         self._options = options
         self._surface = surface
         self._cell = tuple(cell)
         self._done = False
+        self._process = os.getpid()
         # The cell may change the working directory.
         self._trace_file = None if options.trace is None else options.trace.absolute()
         self._page_file = None if options.html is None else options.html.absolute()
@@ -69,8 +73,9 @@ class Delivery:
 
     def _give_up(self, recording: Recording) -> None:
         self._done = True
-        if not self._kept_for_panel:
-            recording.discard()
+        for one in recording.every:
+            if not self._kept_for_panel or self._shown is None or one.directory is not self._shown.directory:
+                one.discard()
 
     def _keep_for_panel(self, recording: Recording, live: LiveRecord) -> None:
         """Keep the newest run's file, so that the panel can save it or hand it on; the run before lets its own go."""
@@ -82,13 +87,15 @@ class Delivery:
         history.keep_trace(self.report, KeptTrace(path, live, recording.discard))
         self._kept_for_panel = True
 
-    def finish(self, session: Session, error: BaseException | None) -> None:
+    def finish(self, session: AnySession, error: BaseException | None) -> None:
         """End the run and hand its report out, unless that was done while a loop went on.
 
         An interrupt of the report does not hide ``error``, which the code raised. A loop that was interrupted while
         its report was made gets it here; an interrupt here keeps the trace.
         """
         __tracebackhide__ = True
+        if os.getpid() != self._process:
+            return  # a process that the cell forked, which came to the end of the cell too
         self._failed = error is not None
         if self._done and error is not None:
             self._tell_failure(error)
@@ -116,13 +123,14 @@ class Delivery:
         """Keep the trace of a report that was not made; write the files of one that was."""
         if self._done:
             return
+        whole, recording = recording, self._shown or recording
         try:
             live = self._live(recording)
             if self.report is None:
                 self._surface.say(f"ipyprof: interrupted while reading the recording{self._kept(recording, live)}")
             self._surface.end(" · ".join(["interrupted", *self._write(recording, live)]))
         finally:
-            self._give_up(recording)
+            self._give_up(whole)
 
     def _live(self, recording: Recording) -> LiveRecord:
         from msgspec.structs import replace
@@ -139,7 +147,8 @@ class Delivery:
         headline = ""
         try:
             if self.report is None:
-                self.report = self._made(recording, live)
+                self._shown, self.report = self._judged(recording)
+                recording, live = self._shown, self._live(self._shown)
                 history.remember(self.report)
             headline = self.report.verdict.headline
             self._keep_for_panel(recording, live)
@@ -151,6 +160,24 @@ class Delivery:
             if recording.trace_path is None and check == "profiler" and status != "ok":
                 self._surface.say(f"ipyprof: {text}.")
         self._surface.end(" · ".join([headline or "no report", *written]))
+
+    def _judged(self, recording: Recording) -> tuple[Recording, Report]:
+        """The recording that is shown, and its report; of several, each is judged."""
+        if not recording.others:
+            return recording, self._made(recording, self._live(recording))
+        from dataclasses import replace
+
+        from msgspec import structs
+
+        from ipyprof.report.repeats import put_together, with_repeats
+
+        every = recording.every
+        reports = [self._made(one, self._live(one)) for one in every]
+        repeats = put_together(reports)
+        shown = every[repeats.shown - 1]
+        rest = tuple(replace(one, others=()) for one in every if one is not shown)
+        live = structs.replace(shown.live, repeats=repeats)
+        return replace(shown, live=live, others=rest), with_repeats(reports[repeats.shown - 1], repeats)
 
     def _made(self, recording: Recording, live: LiveRecord) -> Report:
         """The report of the recording."""
@@ -189,12 +216,16 @@ class Delivery:
         if recording.trace_path is not None and self._options.trace is None:
             from ipyprof.trace.writer import write_trace
 
-            target = Path(tempfile.mkdtemp(prefix="ipyprof-kept-")) / "trace.json.gz"
             try:
-                write_trace(recording.trace_path, live, target)
-            except Exception:  # the first failure is the one to tell
+                folder = Path(tempfile.mkdtemp(prefix="ipyprof-kept-"))
+            except OSError:  # the first failure is the one to tell
                 return ""
-            return f"; the trace is kept in {target}"
+            try:
+                write_trace(recording.trace_path, live, folder / "trace.json.gz")
+            except Exception:
+                shutil.rmtree(folder, ignore_errors=True)
+                return ""
+            return f"; the trace is kept in {folder / 'trace.json.gz'}"
         return ""
 
     def _write(self, recording: Recording, live: LiveRecord) -> list[str]:
@@ -202,7 +233,7 @@ class Delivery:
         written = []
         try:
             if recording.trace_path is not None:
-                written += self._write_traces(recording.trace_path, live)
+                written += self._write_traces(recording.trace_path, recording, live)
             elif asked := self._options.trace or self._options.logdir:
                 self._surface.say(f"ipyprof: nothing was recorded, so {asked} was not written.")
             if self._page_file is not None and self.report is not None:
@@ -212,8 +243,11 @@ class Delivery:
             self._surface.say(f"ipyprof could not write a file: {type(failure).__name__}: {failure}")
         return written
 
-    def _write_traces(self, trace: Path, live: LiveRecord) -> list[str]:
-        """Write the trace where ``--trace`` and ``--logdir`` want it; what was written, as short texts."""
+    def _write_traces(self, trace: Path, recording: Recording, live: LiveRecord) -> list[str]:
+        """Write the trace where ``--trace`` and ``--logdir`` want it; what was written, as short texts.
+
+        The folder gets those of all recordings, as TensorBoard expects of a schedule that repeats.
+        """
         from ipyprof.trace.kept import tensorboard_name
         from ipyprof.trace.writer import write_trace
 
@@ -226,6 +260,9 @@ class Delivery:
         if self._log_folder is not None:
             self._log_folder.mkdir(parents=True, exist_ok=True)
             write_trace(trace, live, self._log_folder / tensorboard_name())
+            for other in recording.others:
+                if other.trace_path is not None:
+                    write_trace(other.trace_path, self._live(other), self._log_folder / tensorboard_name())
             written.append(f"tensorboard --logdir {self._options.logdir}")
         return written
 
@@ -253,15 +290,7 @@ def no_events() -> Trace:
         detail=narrow,
         names=(),
         details=(),
-        memory=MemoryRecords(
-            time_ns=wide,
-            device=narrow,
-            delta_bytes=wide,
-            allocated_bytes=wide,
-            reserved_bytes=wide,
-            address=wide,
-            tid=wide,
-        ),
+        memory=MemoryRecords.none(),
         flows=np.empty((0, 4), np.int64),
         path="nothing recorded",
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Sequence
 
 NOT_MEASURED = "not measured"
 ZERO = "·"
 MINUS = "−"
 TIMES = "×"
+GLUE = "\u00a0"
+_NUMBER = re.compile(r"(\d) ((?:%|ms|µs|s|[kMGT]?B)(?!\w))")
 
 
 def time_text(ms: float | None) -> str:
@@ -24,6 +28,15 @@ def time_text(ms: float | None) -> str:
     if size >= 0.0995 or size == 0:
         return _signed(f"{ms:.2f} ms")
     return _signed(f"{ms * 1000:.0f} µs" if size >= 0.00095 else f"{ms * 1000:.2f} µs")
+
+
+def times_text(times: Sequence[float]) -> str:
+    """Times in a row, the unit once where it is the same: ``12.0, 12.1, 12.4 ms``; ``990 µs, 1.02 ms``."""
+    texts = [time_text(ms).rpartition(" ")[::2] for ms in times]
+    units = {unit for _, unit in texts}
+    if len(units) == 1:
+        return f"{', '.join(number for number, _ in texts)} {units.pop()}"
+    return ", ".join(" ".join(text) for text in texts)
 
 
 def time_cell(ms: float | None, total: float | None) -> str:
@@ -58,6 +71,11 @@ def percent_short(share: float | None) -> str:
     if share is None:
         return NOT_MEASURED
     return f"{share * 100:.0f} %" if share >= 0.0995 else f"{share * 100:.1f} %"
+
+
+def percent_rung(share: float | None) -> str:
+    """As ``percent_short``; what is not zero never reads as zero: ``< 0.1 %``."""
+    return "< 0.1 %" if share is not None and 0 < share < 0.0005 else percent_short(share)
 
 
 def percent_cell(share: float | None) -> str:
@@ -111,7 +129,7 @@ def rate_text(value: float, unit: str) -> str:
         number = f"{value / 1e3:.0f}k"
     else:
         number = f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
-    return f"{number} {unit}"
+    return f"{number} {shorten(unit, 20)}"
 
 
 def overhead_text(overhead: float) -> str:
@@ -146,6 +164,11 @@ def plural(count: int, word: str) -> str:
     """``1 step``, ``3 steps``, ``2 launches``."""
     ending = "es" if word.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}{ending}"
+
+
+def unbroken(text: str) -> str:
+    """``text`` with each number and its unit kept on one line."""
+    return _NUMBER.sub(rf"\1{GLUE}\2", text)
 
 
 def shorten(text: str, width: int) -> str:

@@ -37,7 +37,7 @@ class GpuProfile(Magics):
     @argument("--wait", type=int, help="Steps before the profiler starts (default 2, fewer in a short loop).")
     @argument("--warmup", type=int, help="Steps that the profiler runs and discards (default 2).")
     @argument("--active", type=int, help="Steps that are recorded (default 3).")
-    @argument("--repeat", type=int, help="Recordings in one run (default 1); for now only the first is made.")
+    @argument("--repeat", type=int, help="Recordings in one run, each judged (default 1).")
     @argument("--step", choices=STEP_WAYS, help="Where a step ends (default auto: what happens decides).")
     @argument("--loop", type=int, metavar="LINE", help="The loop on this line is the step; line 1 is the magic line.")
     @argument("--limit", type=float, metavar="SECONDS", help="Recording stops by itself after this (default 30).")
@@ -219,11 +219,11 @@ def _run(shell: Any, options: Options, magic_line: str, compiled: Any, *, line_f
                 _keep(shell, options, None)
         from ipyprof.capture.cell import detector_for, run_cell
         from ipyprof.capture.memory_snapshot import MemoryHistory
-        from ipyprof.capture.session import Session
+        from ipyprof.capture.repeated import session_of
 
         source = compiled.source if line_form else magic_line + compiled.source
         delivery = make(options, surface, cell=source.splitlines())
-        session = Session(
+        session = session_of(
             options, status=surface.status, on_ready=delivery.deliver, source=source, cell_name=compiled.filename
         )
         run.detector = detector = detector_for(compiled, options, session)

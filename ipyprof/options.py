@@ -85,6 +85,12 @@ class Options:
         if self.ranks is not None:
             if self.ranks != "auto":
                 raise OptionError(f"ranks={self.ranks!r}", "ranks is auto or left out", 'give ranks="auto"')
+            if self.repeat > 1:
+                raise OptionError(
+                    f"repeat={self.repeat} together with ranks='auto'",
+                    "one recording of every rank is compared",
+                    "leave out one of the two",
+                )
             # All ranks meet when the block ends: none can while another one is still in its steps.
             object.__setattr__(self, "at_end", True)
         if not _is_amount(self.limit_s):

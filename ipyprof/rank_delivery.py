@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipyprof.analysis.rank_summary import HostFacts, RankSummary
     from ipyprof.capture.ranks import Meeting, World
     from ipyprof.capture.recording import Recording
-    from ipyprof.capture.session import Session
+    from ipyprof.capture.repeated import AnySession
     from ipyprof.diagnosis.straggler import Joint
     from ipyprof.report.report import Report
     from ipyprof.surface import Surface
@@ -59,7 +59,7 @@ class RankDelivery(Delivery):
         if self._here is not None and self._here.rank > 0:
             self._page_file = None
 
-    def finish(self, session: Session, error: BaseException | None) -> None:
+    def finish(self, session: AnySession, error: BaseException | None) -> None:
         __tracebackhide__ = True
         self._error = error
         super().finish(session, error)

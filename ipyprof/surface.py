@@ -174,10 +174,9 @@ def show_panel(report: Report) -> bool:
         history.keep_panel(partial(close_panel, panel))
         bundle_of = getattr(panel, "_repr_mimebundle_", None)  # ipywidgets 8
         bundle = bundle_of() if bundle_of is not None else None
-        if bundle and WIDGET in bundle:
-            display({**bundle, "text/plain": _NO_PANEL}, raw=True)
-        else:
-            display(panel)
+        if not bundle or WIDGET not in bundle:  # ipywidgets 7 shows itself, with all its fields as text
+            bundle = {WIDGET: {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}}
+        display({**bundle, "text/plain": _NO_PANEL}, raw=True)
     except Exception:  # the report is shown already, and whole
         return False
     return True

@@ -7,13 +7,16 @@ loop over independent tensors as well as a longer chain: there the chain ends, s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from ipyprof.analysis.roofline import Roofline
+from ipyprof.analysis.tally import distinct_columns
 from ipyprof.analysis.work import MOVING, Work
 from ipyprof.trace.model import Int64, Trace
 
@@ -55,15 +58,35 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Call:
-    """One operator call; ``lane`` is its device, stream and step, ``roof_ns`` the least time of its whole work."""
+    """One operator call; ``lane`` numbers its device, stream and step, ``roof_ns`` is the least time of its whole work.
+
+    ``layouts``: it runs kernels that only put elements in another order for themselves.
+    """
 
     name: str
     event: int
     group: int
     records: Int64
-    lane: tuple[int, int, int]
+    device_ns: int
+    lane: int
     work: Work | None
     roof_ns: float
+    layouts: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Groups:
+    """What depends only on the groups of calls, each worked out once.
+
+    Attributes:
+        linked: whether calls of the second group read what those of the first wrote.
+        summed: of calls of these groups in a row (bytes, bytes of one kernel for all, one only reorders elements).
+        bandwidth: bytes per second.
+    """
+
+    linked: Callable[[int, int], bool]
+    summed: Callable[[tuple[int, ...]], tuple[float, float, bool]]
+    bandwidth: float
 
 
 def chains(trace: Trace, roof: Roofline, step: Int64) -> tuple[Chain, ...]:
@@ -74,26 +97,42 @@ def chains(trace: Trace, roof: Roofline, step: Int64) -> tuple[Chain, ...]:
     """
     if roof.ceilings is None or all(group.work is None for group in roof.groups):
         return ()
-    bandwidth = roof.ceilings.reachable_bandwidth
-    # Where gradients are computed, what is written may be kept for them.
-    kept = any("backward" in group.name.lower() for group in roof.groups)
+    groups = _groups(roof, roof.ceilings.reachable_bandwidth)
     found: list[Chain] = []
     run: list[_Call] = []
     before: list[_Call] = []
     for call in _calls(trace, roof, step):
         if run and run[-1].lane != call.lane:
-            found += _close(trace, run, before, None, bandwidth, kept)
+            found += _close(run, before, None, groups)
             run, before = [], []
         work = call.work
         if work is not None and work.kind in MOVING:
             run.append(call)
             continue
-        found += _close(trace, run, before, call, bandwidth, kept)
+        found += _close(run, before, call, groups)
         run = []
         before = [*before, call][-PRODUCTS_BEFORE:] if work is not None and work.product is not None else []
-        found += _layouts(trace, call)
-    found += _close(trace, run, before, None, bandwidth, kept)
+        if call.layouts:
+            found += _layouts(trace, call)
+    found += _close(run, before, None, groups)
     return tuple(chain for chain in found if chain.fused_ns < chain.device_ns)
+
+
+def _groups(roof: Roofline, bandwidth: float) -> _Groups:
+    works = [group.work for group in roof.groups]
+    # Where gradients are computed, what is written may be kept for them.
+    kept = any("backward" in group.name.lower() for group in roof.groups)
+
+    @cache
+    def linked(earlier: int, later: int) -> bool:
+        return _linked(works[earlier], works[later]) is not None
+
+    @cache
+    def summed(groups: tuple[int, ...]) -> tuple[float, float, bool]:
+        part = [work for group in groups if (work := works[group]) is not None]
+        return sum(work.bytes for work in part), _fused_bytes(part, kept), any(work.relayout for work in part)
+
+    return _Groups(linked=linked, summed=summed, bandwidth=bandwidth)
 
 
 def factors(trace: Trace, found: tuple[Chain, ...]) -> npt.NDArray[np.float64]:
@@ -114,46 +153,57 @@ def _calls(trace: Trace, roof: Roofline, step: Int64) -> list[_Call]:
     call = roof.call[records]
     first = np.concatenate(([0], np.flatnonzero(np.diff(call)) + 1))
     last = np.append(first[1:], len(call))
-    found = []
-    for begin, stop in zip(first.tolist(), last.tolist(), strict=True):
-        record, event = int(records[begin]), int(call[begin])
-        number = int(roof.group[record])
-        group = roof.groups[number]
-        found.append(
-            _Call(
-                name=group.name,
-                event=event,
-                group=number,
-                records=records[begin:stop],
-                lane=(int(trace.device[record]), int(trace.stream[record]), int(step[record])),
-                work=group.work,
-                roof_ns=group.roof_ns or 0.0,
-            )
+    head = records[first]
+    lane = distinct_columns(trace.device[head].astype(np.int64), trace.stream[head], step[head])[1]
+    reorders = np.array([any(word in name for word in LAYOUT_KERNELS) for name in trace.names], bool)
+    columns = (
+        first,
+        last,
+        call[first],
+        roof.group[head],
+        np.add.reduceat(trace.dur_ns[records], first),
+        lane,
+        np.logical_or.reduceat(reorders[trace.name[records]], first),
+    )
+    return [
+        _Call(
+            name=roof.groups[number].name,
+            event=event,
+            group=number,
+            records=records[begin:stop],
+            device_ns=device_ns,
+            lane=place,
+            work=roof.groups[number].work,
+            roof_ns=roof.groups[number].roof_ns or 0.0,
+            layouts=layouts,
         )
-    return found
+        for begin, stop, event, number, device_ns, place, layouts in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
 
 
-def _close(
-    trace: Trace, run: list[_Call], before: list[_Call], after: _Call | None, bandwidth: float, kept: bool
-) -> list[Chain]:
+def _close(run: list[_Call], before: list[_Call], after: _Call | None, groups: _Groups) -> list[Chain]:
     """The chains of one run of memory-moving calls between two others."""
     found: list[Chain] = []
     scores, inner = _attention(run, before, after)
     if scores is not None:
         # Backward forms the scores again.
         again_ns = scores.roof_ns if any("backward" in call.name for call in inner) else 0.0
-        found.append(_chain(trace, ATTENTION, inner, 0.0, max(again_ns, LEAST_NS)))
+        moved, _, relayout = groups.summed(tuple(call.group for call in inner))
+        found.append(_chain(ATTENTION, inner, moved, 0.0, max(again_ns, LEAST_NS), relayout))
         run = [call for call in run if call not in inner]
     begin = 0
     for at in range(1, len(run) + 1):
-        if at < len(run) and _linked(run[at - 1].work, run[at].work) is not None and not _comes_round(run, begin, at):
+        if at < len(run) and groups.linked(run[at - 1].group, run[at].group) and not _comes_round(run, begin, at):
             continue
         part = run[begin:at]
         begin = at
-        fused = _fused_bytes([call.work for call in part if call.work is not None], kept)
-        chain = _chain(trace, CHAIN if len(part) > 1 else SINGLE, part, fused, max(fused / bandwidth * 1e9, LEAST_NS))
-        if chain.what == CHAIN or chain.fused_ns < SLOW_SHARE * chain.device_ns:
-            found.append(chain)
+        moved, fused, relayout = groups.summed(tuple(call.group for call in part))
+        fused_ns = max(fused / groups.bandwidth * 1e9, LEAST_NS)
+        what, least = (CHAIN, 1.0) if len(part) > 1 else (SINGLE, SLOW_SHARE)
+        if fused_ns < least * sum(call.device_ns for call in part):
+            found.append(_chain(what, part, moved, fused, fused_ns, relayout))
     return found
 
 
@@ -168,19 +218,17 @@ def _comes_round(run: list[_Call], begin: int, at: int) -> bool:
     return False
 
 
-def _chain(trace: Trace, what: str, part: list[_Call], fused_bytes: float, fused_ns: float) -> Chain:
-    records = np.concatenate([call.records for call in part])
-    works = [call.work for call in part if call.work is not None]
+def _chain(what: str, part: list[_Call], moved: float, fused_bytes: float, fused_ns: float, relayout: bool) -> Chain:
     return Chain(
         what=what,
         operators=tuple(call.name for call in part),
         calls=np.array([call.event for call in part], np.int64),
-        records=records,
-        bytes=sum(work.bytes for work in works),
+        records=np.concatenate([call.records for call in part]),
+        bytes=moved,
         fused_bytes=fused_bytes,
-        device_ns=int(trace.dur_ns[records].sum()),
+        device_ns=sum(call.device_ns for call in part),
         fused_ns=fused_ns,
-        relayout=any(work.relayout for work in works),
+        relayout=relayout,
     )
 
 

@@ -42,7 +42,7 @@ def coverage_before(start: Int64, end: Int64, at: Int64) -> Int64:
     if len(start) == 0:
         return np.zeros(len(at), np.int64)
     before = np.concatenate(([0], np.cumsum(end - start)))
-    index = np.searchsorted(start, at, side="right")
+    index = begun(start, at)
     last = np.maximum(index - 1, 0)
     inside = np.where(index > 0, np.minimum(at, end[last]) - start[last], 0)
     return before[last] + inside
@@ -52,8 +52,21 @@ def inside(start: Int64, end: Int64, at: Int64) -> np.ndarray[tuple[int], np.dty
     """(m,) bool: whether each instant of ``at`` lies in the disjoint, sorted intervals."""
     if len(start) == 0:
         return np.zeros(len(at), bool)
-    last = np.searchsorted(start, at, side="right") - 1
+    last = begun(start, at) - 1
     return (last >= 0) & (at < end[np.maximum(last, 0)])
+
+
+def begun(start: Int64, at: Int64) -> Int64:
+    """(m,) int64: how many starts are not after each instant.
+
+    Args:
+        start: (n,) int64, sorted.
+        at: (m,) int64, any order.
+    """
+    if len(start) >= len(at) or np.any(at[1:] < at[:-1]):
+        return np.searchsorted(start, at, side="right")
+    # Few starts between many sorted instants: each start is looked up, not each instant.
+    return np.cumsum(np.bincount(np.searchsorted(at, start), minlength=len(at) + 1)[:-1])
 
 
 def sweep(layers: Sequence[tuple[Int64, Int64]], begin: int, stop: int) -> list[int]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipyprof.analysis.steps import Steps
+from ipyprof.analysis.tally import distinct_columns
 from ipyprof.trace.kinds import DEVICE_KINDS, Role, copy_direction
 from ipyprof.trace.model import Int64, Trace
 
@@ -70,10 +71,7 @@ def launched_records(trace: Trace, steps: Steps, owner: Int64, calls: Int64, eve
     device = trace.select(*DEVICE_KINDS)
     launch = steps.launch[device]
     mine = np.isin(launch, calls) & (launch >= 0)
-    keys, stream_all = np.unique(
-        np.stack((trace.device[device].astype(np.int64), trace.stream[device])), axis=1, return_inverse=True
-    )
-    stream_all = np.asarray(stream_all).reshape(-1).astype(np.int64)
+    keys, stream_all = distinct_columns(trace.device[device].astype(np.int64), trace.stream[device])
     streams = max(keys.shape[1], 1)
     before = _end_before(stream_all, trace.start_ns[device], trace.end_ns[device])
     ready = np.full(streams, -np.inf)
@@ -170,19 +168,20 @@ def _dependencies(
     """
     depends = np.full(len(start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")
-    for index in np.flatnonzero(late):
-        at = int(np.searchsorted(end[by_end], start[index], side="right")) - 1
-        while at >= 0 and start[index] - end[by_end[at]] <= DEPENDENCY_NS:
-            other = int(by_end[at])
-            if stream[other] != stream[index] and item[other] < item[index]:
-                depends[index] = other
-                break
-            at -= 1
-        if depends[index] < 0 and told[index]:
-            earlier = (stream != stream[index]) & (item < item[index])
-            earlier = np.flatnonzero(earlier & (end <= start[index]) & (end > launch_start[index]))
-            if len(earlier):
-                depends[index] = int(earlier[-1])
+    asking = np.flatnonzero(late)
+    begin = start[asking]
+    stops = np.searchsorted(end, begin, side="right", sorter=by_end).tolist()
+    near = np.searchsorted(end, begin - DEPENDENCY_NS, sorter=by_end).tolist()
+    undone = np.searchsorted(end, launch_start[asking], side="right", sorter=by_end).tolist()
+    for index, close, since, stop in zip(asking.tolist(), near, undone, stops, strict=True):
+        others = by_end[close:stop]
+        others = others[(stream[others] != stream[index]) & (item[others] < item[index])]
+        if len(others):
+            depends[index] = others[-1]
+        elif told[index]:
+            others = by_end[since:stop]
+            others = others[(stream[others] != stream[index]) & (item[others] < item[index])]
+            depends[index] = others.max(initial=-1)
     return depends
 
 
@@ -224,12 +223,16 @@ def acts(
             continue
         act[index], target[index] = Act.SYNC_STREAM, key
         wait[index] = min(max(int(possible[key]) - int(start[index]), 0), int(end[index] - start[index]))
+    by_end = np.argsort(records.end, kind="stable")
+    ends = records.end[by_end]
     for index in np.flatnonzero(role == Role.SYNC_EVENT):
-        launched = records.end[: first[index]]
-        waited = np.flatnonzero((launched > start[index]) & (launched <= end[index] + 2_000))
+        # The records that end during the call: few, however long the recording.
+        begin, stop = np.searchsorted(ends, (start[index], end[index] + 2_000), side="right").tolist()
+        waited = by_end[begin:stop]
+        waited = waited[waited < first[index]]
         if len(waited) == 0:
             continue
-        target[index] = int(waited[np.argmax(launched[waited])])
+        target[index] = int(waited[records.end[waited] == records.end[waited[-1]]].min())
         act[index] = Act.SYNC_RECORD
         wait[index] = min(max(int(records.end[target[index]]) - int(start[index]), 0), int(end[index] - start[index]))
     for index in np.flatnonzero((role == Role.COPY) & (last == first + 1)):

@@ -69,11 +69,22 @@ class OperatorTable:
 
     def per_step(self, step: int) -> tuple[OperatorRow, ...]:
         """The rows of one recorded step, counted from 0, in its own order; rows without anything in it are left out."""
-        values = (self.calls, self.self_device_ns, self.total_device_ns, self.self_host_ns, self.total_host_ns)
+        values = np.stack(
+            [
+                value[step]
+                for value in (
+                    self.calls,
+                    self.self_device_ns,
+                    self.total_device_ns,
+                    self.self_host_ns,
+                    self.total_host_ns,
+                )
+            ],
+            axis=1,
+        )
+        present = np.flatnonzero(values.any(axis=1))
         found = [
-            _row(row, *(int(value[step, index]) for value in values))
-            for index, row in enumerate(self.rows)
-            if any(value[step, index] for value in values)
+            _row(self.rows[index], *row) for index, row in zip(present.tolist(), values[present].tolist(), strict=True)
         ]
         return tuple(sorted(found, key=_rank))
 

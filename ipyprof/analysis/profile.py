@@ -9,6 +9,7 @@ from statistics import median
 import numpy as np
 
 from ipyprof.analysis.breakdown import Breakdown, break_down
+from ipyprof.analysis.fusion import Chain, chains
 from ipyprof.analysis.kernels import KernelTable, kernel_rows
 from ipyprof.analysis.lines import LineCost, line_costs
 from ipyprof.analysis.memory import MemorySummary, memory_view
@@ -44,6 +45,7 @@ class Profile:
         silent: API calls launched device work and the file has no record of any.
         lost: launching calls without a device record, where others have one.
         roofline: what bounds each operator, Tensor Cores and MFU, on the device that worked most.
+        chains: neighbouring kernels of it that could be one.
     """
 
     trace: Trace
@@ -67,6 +69,7 @@ class Profile:
     silent: bool
     lost: int
     roofline: Roofline
+    chains: tuple[Chain, ...]
 
     @property
     def has_gpu(self) -> bool:
@@ -130,7 +133,7 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
         lines = line_costs(trace, steps, program, replayed, step)
     busiest = breakdown.device if breakdown is not None and breakdown.device >= 0 else None
     operators = operator_rows(trace, steps, busiest)
-    name = device_name(trace, live, -1 if busiest is None else busiest)
+    roof = roofline(trace, operators, device_name(trace, live, -1 if busiest is None else busiest), step)
     return Profile(
         trace=trace,
         live=live,
@@ -152,7 +155,8 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
         devices=devices,
         silent=len(launches) > 0 and not devices,
         lost=_lost(trace, steps) if devices else 0,
-        roofline=roofline(trace, operators, name, step),
+        roofline=roof,
+        chains=chains(trace, roof, steps.step),
     )
 
 

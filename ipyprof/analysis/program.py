@@ -74,6 +74,7 @@ class Program:
         operator_start, operator_end: disjoint union of operators on launching threads.
         line_from, line_number: (l,) instants at which the running line changes, and the line from then on.
         edges: (e,) sorted starts and ends of the recorded host events on launching threads.
+        edge_from, edge_to: how many edges lie before each gap begins and before it ends.
         cut_start, cut_end: disjoint union of the recorded ns that cuts took out.
         slowed: host time, gaps and own, is this many times the recorded one.
     """
@@ -113,6 +114,8 @@ class Program:
     operator_start: Int64
     operator_end: Int64
     edges: Int64
+    edge_from: Int64
+    edge_to: Int64
     threads: tuple[int, ...]
     line_from: Int64
     line_number: Int64
@@ -139,17 +142,21 @@ class Program:
         gone, before = self._within(*cut), self._within(self.cut_start, self.cut_end)
         removed, in_operators = (gone[0] - before[0]) * self.slowed, (gone[1] - before[1]) * self.slowed
         hit = inside(start, end, self.call_from) & (self.event >= 0)
-        edges = self.edges[~inside(start, end + 1, self.edges)]  # an operator's own end is the end of its interval
+        kept = ~inside(start, end + 1, self.edges)  # an operator's own end is the end of its interval
+        edges_before: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))
+        edge_from, edge_to = edges_before[self.edge_from], edges_before[self.edge_to]
         return replace(
             self,
             gap=np.maximum(self.gap - removed, 0.0),
             gap_operator=np.maximum(self.gap_operator - in_operators, 0.0),
-            gap_events=np.minimum(_events(edges, self.gap_from, self.gap_to) * self.slowed, self.gap_events),
+            gap_events=np.minimum((edge_to - edge_from) / 2 * self.slowed, self.gap_events),
             own=np.where(hit, 0.0, self.own),
             call_events=np.where(hit, 0.0, self.call_events),
             act=np.where(hit & ((self.act != Act.LAUNCH) | records), Act.PLAIN, self.act),
             last=np.where(hit & records, self.first, self.last),
-            edges=edges,
+            edges=self.edges[kept],
+            edge_from=edge_from,
+            edge_to=edge_to,
             cut_start=cut[0],
             cut_end=cut[1],
         )
@@ -157,6 +164,9 @@ class Program:
     def _within(self, start: Int64, end: Int64) -> tuple[Int64, Int64]:
         """((k,) recorded ns of each gap, (k,) of its operators) that lie in these disjoint, sorted intervals."""
         gaps = self.gap_from, self.gap_to
+        if len(start) == 0:
+            nothing = np.zeros(len(self.gap_from), np.int64)
+            return nothing, nothing
         whole, operators = _overlap(start, end, *gaps), _overlap(self.operator_start, self.operator_end, *gaps)
         either = union(np.concatenate((start, self.operator_start)), np.concatenate((end, self.operator_end)))
         return whole, operators + whole - _overlap(*either, *gaps)
@@ -199,6 +209,7 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
     gap_from, gap_to = reach, np.maximum(start, reach)
     call_from, call_to = gap_to, np.maximum(end, gap_to)
     gap_operator = _overlap(operator_start, operator_end, gap_from, gap_to)
+    edge_from, edge_to = np.searchsorted(edges, gap_from), np.searchsorted(edges, gap_to)
 
     records = launched_records(trace, steps, owner, calls, event)
     count = len(event)
@@ -219,7 +230,7 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
         call_to=call_to,
         gap=(gap_to - gap_from).astype(np.float64),
         gap_operator=gap_operator.astype(np.float64),
-        gap_events=_events(edges, gap_from, gap_to),
+        gap_events=(edge_to - edge_from) / 2,  # an event has two edges
         own=own,
         call_events=np.where(role == Role.GRAPH_LAUNCH, np.maximum(last - first, 1), event >= 0).astype(np.float64),
         act=act,
@@ -248,6 +259,8 @@ def build_program(trace: Trace, steps: Steps, live: LiveRecord | None) -> Progra
         operator_start=operator_start,
         operator_end=operator_end,
         edges=edges,
+        edge_from=edge_from,
+        edge_to=edge_to,
         threads=tuple(int(thread) for thread in threads),
         line_from=line_at,
         line_number=line_number,
@@ -326,11 +339,6 @@ def _edges(trace: Trace, threads: Int64, *, marks: bool) -> Int64:
     written = trace.memory.time_ns
     every = (trace.start_ns[spans], trace.end_ns[spans], trace.start_ns[steps], trace.end_ns[steps], written, written)
     return np.sort(np.concatenate(every))
-
-
-def _events(edges: Int64, begin: Int64, stop: Int64) -> Float:
-    """(k,) float: recorded events in each stretch; an event has two edges."""
-    return (np.searchsorted(edges, stop) - np.searchsorted(edges, begin)).astype(np.float64) / 2
 
 
 def _lookup(at: Int64, value: Int64, when: Int64) -> Int64:

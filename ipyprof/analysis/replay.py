@@ -1,7 +1,4 @@
-"""Replay a program on a model of one host, its launch queue and the device's streams.
-
-The recurrence is plain Python over prepared lists (0.1 us a call; numpy loses as soon as there are synchronisations).
-"""
+"""Replay a program on a model of one host, its launch queue and the device's streams, to its steady state."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ipyprof.analysis.program import LAUNCH_TO_START_NS, Act, Float, Program
+from ipyprof.analysis.program import Act, Float, Program
+from ipyprof.analysis.recurrence import advance, exact, host_times, opening, prepare
 from ipyprof.trace.model import Int64
 
-BETWEEN_RECORDS_NS = 1_000.0  # a record that found its stream idle starts this long after the one before it
 STEADY = 1e-4  # two passes that advance equally within this share are the steady state
 ITEM_BUDGET = 600_000  # items replayed at most for one answer
 DEVICE_LIMIT = 0.9  # with one stream busy for this share of the step the device is the limit
@@ -60,89 +57,19 @@ def replay(program: Program, cost_ns: float = 0.0, *, once: bool = False) -> Rep
 
     With ``once`` the window is replayed a single time from its recorded initial state: a step that does not repeat.
     """
-    gap, own_call = deflated(program, cost_ns)
-    before, own = gap.tolist(), own_call.tolist()
-    act, target = program.act.tolist(), program.target.tolist()
-    first, last = program.first.tolist(), program.last.tolist()
-    at_end = program.at_end.tolist()
-    stream, dur = program.stream.tolist(), program.dur.tolist()
-    latency = np.where(program.idle, program.latency, float(LAUNCH_TO_START_NS)).tolist()
-    free_standing = program.depends < 0
-    pause = np.where(program.idle & free_standing, BETWEEN_RECORDS_NS, program.pause)
-    if cost_ns > 0:
-        pause = np.where(program.graph, np.minimum(pause, 0.0), pause)
-    pause_after = np.where(free_standing, pause, BETWEEN_RECORDS_NS).tolist()
-    depends, after_dependency = program.depends.tolist(), program.pause.tolist()
-    latency = np.where(free_standing, latency, float(LAUNCH_TO_START_NS)).tolist()
-    ready = [max(float(at), float(program.begin)) for at in program.ready.tolist()]
-    ready = [at if initial > -np.inf else -np.inf for at, initial in zip(ready, program.ready.tolist(), strict=True)]
-    depth = program.queue
-    ring = [-np.inf] * max(depth, 1)
-    launched = 0
-    items, records = len(before), len(dur)
-    gap_begin, call_begin, call_end = [0.0] * items, [0.0] * items, [0.0] * items
-    record_start, record_end = [-np.inf] * records, [-np.inf] * records
-    host = float(program.begin)
-    last_host, last_ready = host, [max(at, host) for at in ready]
+    gap, own = deflated(program, cost_ns)
+    prepared = prepare(program, gap, own, deflated=cost_ns > 0)
+    state = opening(program)
+    items, records = len(gap), len(program.dur)
+    last_host, last_ready = state.host, [max(at, state.host) for at in state.ready]
     host_advance = device_advance = -1.0
     first_pass = 0.0
     converged = False
     passes = 0
     while True:
-        for item in range(items):
-            gap_begin[item] = host
-            host += before[item]
-            call_begin[item] = host
-            what = act[item]
-            if what == 1:  # Act.LAUNCH
-                if depth:
-                    free = ring[launched % depth]
-                    if free > host:
-                        host = free
-                at = host
-                host += own[item]
-                if at_end[item]:
-                    at = host
-                for record in range(first[item], last[item]):
-                    lane = stream[record]
-                    begin = at + latency[record]
-                    behind = ready[lane] + pause_after[record]
-                    if behind > begin:
-                        begin = behind
-                    other = depends[record]
-                    if other >= 0:
-                        behind = record_end[other] + after_dependency[record]
-                        if behind > begin:
-                            begin = behind
-                    done = begin + dur[record]
-                    record_start[record] = begin
-                    record_end[record] = done
-                    if done > ready[lane]:
-                        ready[lane] = done
-                if depth:
-                    ring[launched % depth] = record_start[first[item]]
-                    launched += 1
-            elif what == 0:
-                host += own[item]
-            else:
-                if what == 2:  # Act.SYNC_DEVICE
-                    awaited = max(ready)
-                elif what == 3:  # Act.SYNC_STREAM
-                    awaited = ready[target[item]]
-                elif what == 4:  # Act.SYNC_RECORD
-                    awaited = record_end[target[item]]
-                else:  # Act.BLOCKING_COPY
-                    record = first[item]
-                    lane = stream[record]
-                    begin = max(host + latency[record], ready[lane] + pause_after[record])
-                    awaited = begin + dur[record]
-                    record_start[record], record_end[record] = begin, awaited
-                    ready[lane] = max(ready[lane], awaited)
-                if awaited > host:
-                    host = awaited
-                host += own[item]
-            call_end[item] = host
+        advance(prepared, state)
         passes += 1
+        host, ready = state.host, state.ready
         device = max(ready) if records else host
         if passes == 1:
             first_pass = max(host, device) - program.begin
@@ -163,16 +90,17 @@ def replay(program: Program, cost_ns: float = 0.0, *, once: bool = False) -> Rep
             break
     if once:
         host_advance = device_advance = first_pass
+    gap_begin, call_begin, call_end = host_times(prepared, state)
     return Replayed(
         step_ns=max(host_advance, device_advance) / program.steps,
         host_step_ns=host_advance / program.steps,
         device_step_ns=device_advance / program.steps,
         first_pass_ns=first_pass,
-        gap_begin=np.asarray(gap_begin),
-        call_begin=np.asarray(call_begin),
-        call_end=np.asarray(call_end),
-        record_start=np.asarray(record_start),
-        record_end=np.asarray(record_end),
+        gap_begin=gap_begin,
+        call_begin=call_begin,
+        call_end=call_end,
+        record_start=state.start,
+        record_end=state.start + exact(program.dur),
         converged=converged,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ipyprof.analysis.ceilings import Ceilings, ceilings_of
 from ipyprof.analysis.operators import Flags, OperatorTable
+from ipyprof.analysis.tally import distinct_columns
 from ipyprof.analysis.work import PRODUCTS, Work, operator_work
 from ipyprof.trace.kinds import Kind, copy_direction
 from ipyprof.trace.model import Int64, LiveRecord, Trace
@@ -203,9 +204,8 @@ def _groups(
 ) -> tuple[list[CallGroup], Int64, Int64]:
     """The groups, the group of each of ``owned``, and each group's row."""
     owner = operators.owner[owned]
-    keys = np.stack((trace.name[owner], trace.detail[owner], operators.row[owned])).astype(np.int64)
-    distinct, which = np.unique(keys, axis=1, return_inverse=True)
-    which = which.reshape(-1)
+    keys = trace.name[owner].astype(np.int64), trace.detail[owner].astype(np.int64), operators.row[owned]
+    distinct, which = distinct_columns(*keys)
     count = distinct.shape[1]
     times = np.bincount(which, trace.dur_ns[owned], count).astype(np.int64)
     order = np.argsort(-times, kind="stable")
@@ -213,9 +213,9 @@ def _groups(
     place[order] = np.arange(count)
     which = place[which]
     distinct, times = distinct[:, order], times[order]
-    calls = np.bincount(np.unique(np.stack((which, owner)), axis=1)[0], minlength=count)
-    part, part_of = np.unique(np.stack((which, trace.name[owned])), axis=1, return_inverse=True)
-    part_ns = np.bincount(part_of.reshape(-1), trace.dur_ns[owned], part.shape[1])
+    calls = np.bincount(distinct_columns(which, owner)[0][0], minlength=count)
+    part, part_of = distinct_columns(which, trace.name[owned].astype(np.int64))
+    part_ns = np.bincount(part_of, trace.dur_ns[owned], part.shape[1])
     kernels: list[list[tuple[float, str]]] = [[] for _ in range(count)]
     for at, name, spent in zip(part[0].tolist(), part[1].tolist(), part_ns.tolist(), strict=True):
         kernels[at].append((-spent, trace.names[name]))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ipyprof.analysis.tally import distinct_columns
 from ipyprof.trace.model import Int64, Trace
 
 MOST_INPUTS = 4
@@ -21,7 +22,8 @@ def common_shapes(trace: Trace, events: Int64, row: Int64, rows: int) -> list[st
     """
     text = [""] * rows
     known = trace.detail[events] >= 0
-    pairs, counts = np.unique(np.stack((row[known], trace.detail[events[known]])), axis=1, return_counts=True)
+    pairs, place = distinct_columns(row[known], trace.detail[events[known]].astype(np.int64))
+    counts = np.bincount(place, minlength=pairs.shape[1])
     seen: list[dict[str, int]] = [{} for _ in range(rows)]
     for at, detail, count in zip(pairs[0].tolist(), pairs[1].tolist(), counts.tolist(), strict=True):
         written = shape_text(trace.details[detail].shapes or ())

@@ -24,9 +24,9 @@ class Asked:
 
 
 def repeated_runs(options: Options) -> int:
-    """How often ``--step cell`` runs the cell: wait + warmup + active."""
+    """How often ``--step cell`` runs the cell: wait + warmup + active, for each recording."""
     given = ((options.wait, 2), (options.warmup, 2), (options.active, 3))
-    return sum(default if value is None else value for value, default in given)
+    return options.repeat * sum(default if value is None else value for value, default in given)
 
 
 def asked_for(options: Options, loops: Sequence[Loop], source: str) -> Asked:

@@ -67,6 +67,12 @@ class Laps:
         """Forget the open sample."""
         self._last = None
 
+    def settled(self) -> Laps:
+        """The samples but the first, which began with an idle device: those before the next recording."""
+        laps = Laps()
+        laps._pairs = self._pairs[1:]
+        return laps
+
     @property
     def window_ns(self) -> tuple[int, int] | None:
         """Host time of the first and the last mark that bound a sample, or ``None``."""

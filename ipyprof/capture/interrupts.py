@@ -15,7 +15,9 @@ try:  # without the conversion of every number to an enumeration: 2 us in place 
 except ImportError:
     _plain = signal
 
-_DEFERRED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGALRM", "SIGTERM") if hasattr(signal, name))
+# Those whose Python handlers may raise: an interrupt, a user's time limit, torch's word of a loader's worker that died.
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGCHLD", "SIGUSR1", "SIGUSR2")
+_DEFERRED = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 
 
 @contextmanager

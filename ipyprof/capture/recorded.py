@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import mmap
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ipyprof.capture import baseline, probes
 
+STEP, MARK, FOREIGN = b'"ProfilerStep#', b'"ProfilerMark#', b'"ProfilerUser#'
+"""How names begin in a file: of torch's steps; of ours, until the file is there; and what torch's become then.
+
+A profiler of the user's that waits for its schedule records its steps too, each under torch's name.
+"""
+
 
 class RecordedSteps:
-    """Whole steps are ``ProfilerStep#N`` spans, as in torch's own schedule, from mark to mark.
+    """Whole steps are ``ProfilerStep#N`` spans in the file, as in torch's own schedule, from mark to mark.
 
     Attributes:
         completed: whole steps so far.
@@ -42,7 +50,7 @@ class RecordedSteps:
         """Step number ``index`` begins. The CUDA event of the mark lies before the span."""
         self.laps.mark(baseline.stamp())
         self._sample_memory()
-        self._span = torch.autograd.profiler.record_function(f"ProfilerStep#{index}")
+        self._span = torch.autograd.profiler.record_function(f"{MARK[1:].decode()}{index}")
         self._span.__enter__()
 
     def close(self) -> None:
@@ -77,3 +85,22 @@ class RecordedSteps:
     def _sample_memory(self) -> None:
         if not torch.cuda.is_initialized() and (held := probes.process_bytes()) is not None:
             self.memory.append((self.running_ns(), held))
+
+
+def name_steps(file: Path, *, unfinished: int | None) -> None:
+    """Give the marks in an exported file torch's name, in place, so that every ``ProfilerStep#`` is a whole step.
+
+    Args:
+        unfinished: number of the step that was cut off; its span becomes ``unfinished step N``.
+    """
+    if unfinished is not None:
+        text = file.read_bytes()
+        file.write_bytes(text.replace(MARK + b'%d"' % unfinished, b'"unfinished step %d"' % unfinished))
+    if not file.stat().st_size:
+        return
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as content:
+        for before, after in ((STEP, FOREIGN), (MARK, STEP)):
+            at = content.find(before)
+            while at >= 0:
+                content[at : at + len(after)] = after
+                at = content.find(before, at)

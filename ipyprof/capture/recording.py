@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +15,7 @@ from ipyprof.capture import baseline, nvml, probes
 from ipyprof.capture.cores import usable_cores
 from ipyprof.capture.notes import Notes
 from ipyprof.capture.profiler import Profiler
-from ipyprof.capture.recorded import RecordedSteps
+from ipyprof.capture.recorded import RecordedSteps, name_steps
 from ipyprof.trace.model import LiveRecord
 
 
@@ -24,37 +27,79 @@ class Recording:
         trace_path: Kineto's JSON in a temporary directory, or ``None`` where nothing was recorded.
         live: what the run knows beside the trace; its notes say why there is no trace.
         directory: owns the file, which goes with it.
+        others: further recordings of the same loop (``--repeat``), in order; none of them has others.
     """
 
     trace_path: Path | None
     live: LiveRecord
     directory: TemporaryDirectory[str] | None = None
+    others: tuple[Recording, ...] = ()
+
+    @property
+    def every(self) -> tuple[Recording, ...]:
+        """This one and the others."""
+        return self, *self.others
 
     def discard(self) -> None:
-        """Remove the file. Calling it again does nothing."""
+        """Remove the file, but not those of the others. Calling it again does nothing."""
         if self.directory is not None:
             self.directory.cleanup()
+
+
+class HandOver:
+    """Gives the complete recording to the caller, once; ``on_ready`` is ``None`` where nobody waits for it."""
+
+    def __init__(self, on_ready: Callable[[Recording], None] | None) -> None:
+        self._on_ready = on_ready
+
+    def give(self, recording: Recording | None) -> None:
+        """Nothing happens without a recording. A failure is a warning: at a mark it would reach the user's code."""
+        if recording is None:
+            return
+        on_ready, self._on_ready = self._on_ready, None
+        if on_ready is not None:
+            try:
+                on_ready(recording)
+            except Exception as failure:
+                warnings.warn(f"ipyprof: the report failed: {type(failure).__name__}: {failure}", stacklevel=2)
 
 
 def export(profiler: Profiler, *, unfinished: int | None) -> tuple[Path, TemporaryDirectory[str]]:
     """The exported trace and the directory that owns it.
 
-    ``unfinished`` is the step that was cut off: its span is renamed, so that every ``ProfilerStep#`` is a whole step.
+    ``unfinished`` is the step that was cut off.
 
     Raises:
+        OSError: torch wrote no file. It says nothing of that: on a full disk it gives up in silence.
         Exception: whatever the export raises; no file is left then.
     """
     directory = TemporaryDirectory(prefix="ipyprof-")
     path = Path(directory.name) / "trace.json"
     try:
         profiler.export(path)
-        if unfinished is not None:
-            text = path.read_bytes()
-            path.write_bytes(text.replace(b'"ProfilerStep#%d"' % unfinished, b'"unfinished step %d"' % unfinished))
+        if not path.exists():
+            free = shutil.disk_usage(path.parent).free
+            raise OSError(
+                f"torch wrote no trace; {free / 1e6:,.1f} MB are free in {tempfile.gettempdir()}: make room, or set "
+                "TMPDIR to a folder on another disk"
+            )
+        name_steps(path, unfinished=unfinished)
     except BaseException:
         directory.cleanup()
         raise
     return path, directory
+
+
+def exported(
+    profiler: Profiler, notes: Notes, *, unfinished: int | None
+) -> tuple[Path | None, TemporaryDirectory[str] | None]:
+    """As ``export``; (``None``, ``None``) with a note where that failed."""
+    try:
+        return export(profiler, unfinished=unfinished)
+    except Exception as failure:
+        text = f"the recording could not be written: {type(failure).__name__}: {failure}"
+        notes.add("profiler", "fail", text)
+        return None, None
 
 
 def live_record(

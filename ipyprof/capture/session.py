@@ -9,11 +9,10 @@ the end of the recording. A failure of the profiler never reaches the user's cod
 
 from __future__ import annotations
 
+import os
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -21,27 +20,16 @@ import torch
 from ipyprof.capture import baseline, doors, holdings, nvml, probes
 from ipyprof.capture.interrupts import uninterrupted
 from ipyprof.capture.notes import Notes
-from ipyprof.capture.phases import phases_for
+from ipyprof.capture.phases import Course, Phase
 from ipyprof.capture.profiler import Profiler, ProfilerState, already_on
 from ipyprof.capture.ranges import LineRanges
 from ipyprof.capture.recorded import RecordedSteps
-from ipyprof.capture.recording import Recording, export, live_record
+from ipyprof.capture.recording import HandOver, Recording, exported, live_record
 from ipyprof.options import Options
 from ipyprof.trace.model import LiveRecord, LoaderSeen
 
 TAKEN = "your cell started its own profiler"
 ALREADY_ON = "a profiler was already on, so this one did not start"
-
-
-class Phase(Enum):
-    """Where a run stands. ``COLD``: recording from the cell's first statement, no step known yet."""
-
-    WAIT = auto()
-    WARMUP = auto()
-    COLD = auto()
-    ACTIVE = auto()
-    AFTER = auto()
-    OVER = auto()
 
 
 def _silent(_text: str) -> None:
@@ -61,6 +49,8 @@ class Session:
     Attributes:
         recording: true only while steps are recorded.
         over: no mark changes anything any more.
+        result: the recording, ``None`` until it is complete.
+        course: where the loop stands.
     """
 
     def __init__(
@@ -73,16 +63,17 @@ class Session:
         cell_name: str = "",
     ) -> None:
         self.recording = self.over = False
+        self.course = Course(options)
         self._options = options
         self._status = status
-        self._on_ready = None if options.at_end else on_ready
-        self._known: dict[str, Any] = {"source": source, "items": options.items, "unit": options.unit}
+        self._ready = HandOver(None if options.at_end else on_ready)
+        self._described: dict[str, Any] = {"source": source, "items": options.items, "unit": options.unit}
+        self._known: dict[str, Any] = {}
         self._cell_name = cell_name
         self._thread: int | None = None
+        self._process = os.getpid()
         self._at_mark: Callable[[int | None, bool], None] = self._boundary
         self._phase = Phase.WAIT
-        self._phases = phases_for(options, length=None)
-        self._cycle, self._index = 1, 0
         self._wait, self._after = baseline.Laps(), baseline.Laps()
         self._profiler: Profiler | None = None
         self._steps: RecordedSteps | None = None
@@ -91,14 +82,14 @@ class Session:
         self._device = nvml.DeviceReader()
         self._partial, self._taken = "", False
         self._notes = Notes()
-        self._result: Recording | None = None
+        self.result: Recording | None = None
 
     # -- what the cell runner calls --
 
     def start_cold(self) -> None:
         """Record at once, without baseline and warm-up: the cell may turn out to be the step."""
         self._own_thread()
-        if self._phase is Phase.WAIT and self._index == 0:
+        if self._phase is Phase.WAIT and self.course.index == 0:
             self._guarded(self._start_cold)
 
     def drop(self) -> None:
@@ -114,9 +105,16 @@ class Session:
             cycle: iterations in one optimizer cycle.
         """
         self._own_thread()
-        self._cycle = cycle
-        length = None if remaining is None else remaining + 1
-        self._phases = phases_for(self._options, length=length, cycle=cycle)
+        self.course.plan(length=None if remaining is None else remaining + 1, cycle=cycle)
+
+    def follow(self, earlier: Session) -> None:
+        """Record the loop of ``earlier`` again, from the mark on at which that one was complete.
+
+        What ran between the two is the baseline after the one and the wait of the other.
+        """
+        self._described, self._thread = earlier._described, earlier._thread
+        self._wait = earlier._after.settled()
+        self.course.follow(earlier.course)
 
     def mark(self, line: int | None = None) -> None:
         """A step ends here and the next one begins."""
@@ -128,19 +126,19 @@ class Session:
 
     def check_limit(self) -> None:
         """Stop a recording that has run for longer than ``options.limit_s``, in the middle of a step too."""
-        if self.recording and self._is_late() and threading.get_ident() == self._thread:
+        if self.recording and self._is_late() and self._in_own_thread:
             self._guarded(self._stop_at_limit)
 
     def describe(
         self, *, how: str, mark: str, loop_line: int | None, loop_is_for: bool, alternatives: Sequence[str]
     ) -> None:
         """Keep how the step was found, for the ``LiveRecord``; the arguments are its fields."""
-        self._known |= {"how": how, "mark": mark, "loop_line": loop_line, "loop_is_for": loop_is_for}
-        self._known["alternatives"] = tuple(alternatives)
+        self._described |= {"how": how, "mark": mark, "loop_line": loop_line, "loop_is_for": loop_is_for}
+        self._described["alternatives"] = tuple(alternatives)
 
     def draws(self, iterable: str, loaders: Callable[[], tuple[LoaderSeen, ...]]) -> None:
         """Keep what the steps draw from: the class of the marked loop's iterable, and the loaders seen by the end."""
-        self._known |= {"iterable": iterable, "loaders": loaders}
+        self._described |= {"iterable": iterable, "loaders": loaders}
 
     def range(self, line: int) -> AbstractContextManager[Any]:
         """A context manager that records the cell's line as a range ``## line N``, while steps are recorded.
@@ -155,16 +153,16 @@ class Session:
         Args:
             error: what the cell raised; the recording then says in which step.
         """
-        if self._result is None:
+        if self.result is None:
             self._own_thread()
             with uninterrupted():
                 holdings.look_at_error(self._known, self._options, self._notes, self._cell_name, error)
                 self._notes.shielded(self._end, error)
                 self._notes.shielded(self._complete)
-            self._hand_over()
+            self._ready.give(self.result)
         with uninterrupted():
             self._release()
-        return self._result or Recording(trace_path=None, live=LiveRecord(notes=self._notes.as_tuple()))
+        return self.result or Recording(trace_path=None, live=LiveRecord(notes=self._notes.as_tuple()))
 
     # -- at a mark --
 
@@ -172,18 +170,17 @@ class Session:
         if self._steps is not None:
             self._steps.mark_called()
         self._own_thread()
-        if threading.get_ident() != self._thread:
+        if not self._in_own_thread:
             self._notes.add("thread", "warn", "a step mark in another thread was not counted")
             return
         if self._phase in (Phase.WAIT, Phase.AFTER) and self._stays(opens):
             return
         self._guarded(self._transition, line, opens)
-        if self._result is not None:
-            self._hand_over()
+        self._ready.give(self.result)
 
     def _late_mark(self, *_mark: object) -> None:
         """A mark after another thread ended the run: the profiler goes off here, where it was started."""
-        if threading.get_ident() == self._thread:
+        if self._in_own_thread:
             self._at_mark = _nothing
             with uninterrupted():
                 self._release()
@@ -193,10 +190,11 @@ class Session:
         waits = self._phase is Phase.WAIT
         laps = self._wait if waits else self._after
         laps.mark(baseline.stamp(), opens=opens)
-        self._index += opens
+        self.course.index += opens
         if waits:
-            return not opens or self._index < self._phases.wait
-        return not (baseline.enough(laps, cycle=self._cycle) or (not opens and len(laps)))
+            return not opens or self.course.index < self.course.phases.wait
+        enough = baseline.enough(laps, cycle=self.course.cycle)
+        return not (self.course.between.over(len(laps), enough=enough) or (not opens and len(laps)))
 
     def _transition(self, line: int | None, opens: bool) -> None:
         if self._phase is Phase.COLD:
@@ -222,9 +220,9 @@ class Session:
             self._refuse()
             self._phase = Phase.AFTER
             return
-        if not self._make_ready(prepare=self._phases.warmup > 0):
+        if not self._make_ready(prepare=self.course.phases.warmup > 0):
             return
-        if self._phases.warmup == 0:
+        if self.course.phases.warmup == 0:
             self._begin(line, Phase.ACTIVE)
             return
         self._phase = Phase.WARMUP
@@ -251,16 +249,16 @@ class Session:
 
     def _warm_step(self, line: int | None, opens: bool) -> None:
         self._end_probe()
-        self._index += opens
+        self.course.index += opens
         if not self._profiler_is_ours():
             self._lose()
-        elif opens and self._index >= self._phases.wait + self._phases.warmup:
+        elif opens and self.course.index >= self.course.phases.wait + self.course.phases.warmup:
             self._begin(line, Phase.ACTIVE)
 
     def _begin(self, line: int | None, phase: Phase) -> None:
         """The first recorded step begins."""
         assert self._profiler is not None
-        active = self._phases.active  # said before the step, not in it: a display takes half a millisecond
+        active = self.course.phases.active  # said before the step, not in it: a display takes half a millisecond
         self._say("recording the cell" if phase is Phase.COLD else f"recording {_count(active, 'step')}")
         try:
             self._synchronize()
@@ -270,10 +268,10 @@ class Session:
             return
         self._steps = RecordedSteps()
         self._partial, self._taken = "", False
-        self._known |= {"current_line": line, "cold": phase is Phase.COLD or self._phases.cold}
+        self._known |= {"current_line": line, "cold": phase is Phase.COLD or self.course.phases.cold}
         self._phase = phase
         self.recording = True
-        self._steps.open(self._index)
+        self._steps.open(self.course.index)
 
     def _recorded_step(self, opens: bool) -> None:
         steps = self._steps
@@ -281,10 +279,10 @@ class Session:
             self._lose()
             return
         steps.close()
-        self._index += opens
-        late, active = self._is_late(), self._phases.active
+        self.course.index += opens
+        late, active = self._is_late(), self.course.phases.active
         if opens and not late and steps.completed < active:
-            steps.open(self._index)
+            steps.open(self.course.index)
             return
         steps.end()
         if steps.completed < active:
@@ -292,6 +290,7 @@ class Session:
             self._partial = f"{why} with {steps.completed} of {_count(active, 'step')}"
         self._stop()
         if opens:
+            self.course.stopped()
             self._say("measuring without the profiler")
             self._after.mark(baseline.stamp())
         else:
@@ -315,7 +314,7 @@ class Session:
             self._end_probe()
             if self._profiler is not None:
                 self._profiler.stop()
-            before = f"before recording began, after {_count(self._index, 'step')}"
+            before = f"before recording began, after {_count(self.course.index, 'step')}"
             self._partial = self._partial or f"{kind or 'the cell ended'} {before}"
 
     def _cold_step_is_over(self) -> None:
@@ -327,14 +326,14 @@ class Session:
     def _where(self) -> str:
         if self._phase is Phase.COLD or self._steps is None:
             return "the cell"
-        return f"step {self._steps.completed + 1} of {self._phases.active}"
+        return f"step {self._steps.completed + 1} of {self.course.phases.active}"
 
     def _cut_off(self) -> None:
         """Stop in the middle of a step."""
-        if self._steps is not None and threading.get_ident() == self._thread:
+        if self._steps is not None and self._in_own_thread:
             self._ranges.end_all()
             # The part of a cell that ran is all there will ever be of it; a part of a loop's step says nothing.
-            self._steps.cut_off(self._index, serves=self._phase is Phase.COLD)
+            self._steps.cut_off(self.course.index, serves=self._phase is Phase.COLD)
         self._stop()
 
     def _stop(self) -> None:
@@ -355,7 +354,7 @@ class Session:
         """Forget the cold recording."""
         if self._steps is not None:
             self._ranges.end_all()
-            self._steps.cut_off(self._index, serves=False)
+            self._steps.cut_off(self.course.index, serves=False)
         self.recording = False
         if self._profiler_is_ours() and self._profiler is not None:
             self._profiler.stop()
@@ -423,31 +422,20 @@ class Session:
 
     def _complete(self) -> None:
         """Export and build the recording; from here on marks do nothing."""
-        if self._result is not None:
+        if self.result is not None:
             return
         self._phase, self.over = Phase.OVER, True
-        self._at_mark = _nothing if threading.get_ident() == self._thread else self._late_mark
+        self._at_mark = _nothing if self._in_own_thread else self._late_mark
         self._notes.shielded(self._device.look)
         self._say("reading the recording")
         path = directory = None
         if self._profiler is not None and self._profiler.state is ProfilerState.STOPPED and self._steps is not None:
-            exported = self._notes.shielded(export, self._profiler, unfinished=self._steps.unfinished)
-            path, directory = exported or (None, None)
-        if self._options.repeat > 1:
-            self._notes.add("repeat", "warn", f"--repeat {self._options.repeat}: only the first recording was made")
-        self._known |= {"cycle": self._cycle, "partial": self._partial, "taken": self._taken}
+            path, directory = exported(self._profiler, self._notes, unfinished=self._steps.unfinished)
+        self._known |= {"cycle": self.course.cycle, "partial": self._partial, "taken": self._taken}
         steps = self._steps or RecordedSteps()
-        live = live_record(self._known, self._wait, steps, self._after, self._device, self._notes)
-        self._result = Recording(trace_path=path, live=live, directory=directory)
-
-    def _hand_over(self) -> None:
-        """Give the complete recording to the caller, once."""
-        on_ready, self._on_ready = self._on_ready, None
-        if on_ready is not None and self._result is not None:
-            try:
-                on_ready(self._result)
-            except Exception as failure:  # at a mark this would reach the user's code
-                warnings.warn(f"ipyprof: the report failed: {type(failure).__name__}: {failure}", stacklevel=2)
+        known = self._described | self._known
+        live = live_record(known, self._wait, steps, self._after, self._device, self._notes)
+        self.result = Recording(trace_path=path, live=live, directory=directory)
 
     def _release(self) -> None:
         """Leave nothing on in this thread that could not be switched off from another one."""
@@ -461,6 +449,11 @@ class Session:
     def _own_thread(self) -> None:
         if self._thread is None:
             self._thread = threading.get_ident()
+
+    @property
+    def _in_own_thread(self) -> bool:
+        """Whether this is the thread of the marks; a process that the cell forked has none."""
+        return threading.get_ident() == self._thread and os.getpid() == self._process
 
     def _profiler_is_ours(self) -> bool:
         return self._profiler is not None and self._profiler.check()

@@ -1,7 +1,7 @@
 """Optimizer steps, batches and backward passes while a cell runs, seen without a frame of ours in any traceback.
 
 Each door is private or global torch, guarded, and closed by `Watch.close`; where one is missing, what it shows is
-simply not seen. Costs: under 0.2 us for an optimizer step or a backward pass, 1.2 us for a batch.
+simply not seen. Costs: 0.5 us for an optimizer step, under 0.2 us for a backward pass, 1.2 us for a batch.
 
 * Optimizer: the global post hooks, as `ipyprof.capture.optimizer_hooks` says.
 * Batches: a data descriptor in place of ``_BaseDataLoaderIter._num_yielded``, which ``__next__`` raises by one when it
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import dataloader as loader_module
 
 from ipyprof.capture.loaders import Loaders
-from ipyprof.capture.optimizer_hooks import hook_optimizer_steps
+from ipyprof.capture.optimizer_hooks import hook_optimizer_steps, inside_another_step
 
 _COUNTER = "_num_yielded"
 _ENTRY = "_profile_name"
@@ -95,7 +95,7 @@ class Watch:
 
     def _watch_optimizers(self) -> None:
         def stepped(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-            if threading.get_ident() == self._thread:
+            if threading.get_ident() == self._thread and not inside_another_step(optimizer):
                 self.on_step(optimizer)
 
         self._undo.append(hook_optimizer_steps(stepped))

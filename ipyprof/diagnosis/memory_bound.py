@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipyprof.analysis.fusion import ATTENTION, CHAIN, LAYOUT, Chain, chains, factors
+from ipyprof.analysis.fusion import ATTENTION, CHAIN, LAYOUT, Chain, factors
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
 from ipyprof.diagnosis.device_work import no_ceilings, record_where, scaled_records, sites
@@ -19,7 +19,7 @@ SHOWN_OPERATORS = 4
 
 def edit(profile: Profile, program: Program) -> Program:
     """Each chain reads its inputs once and writes its outputs once, at the bandwidth that the device reaches."""
-    found = chains(profile.trace, profile.roofline, profile.steps.step)
+    found = profile.chains
     return scaled_records(program, factors(profile.trace, found)) if found else program
 
 
@@ -32,7 +32,7 @@ def find(profile: Profile) -> Finding:
         return no_ceilings(CAUSE, roof)
     if roof.known_share == 0.0:
         return unknown(CAUSE, "no input shapes were recorded, or the work runs in a CUDA graph or compiled kernels")
-    found = chains(profile.trace, roof, profile.steps.step)
+    found = profile.chains
     if not found:
         return absent(profile, CAUSE, "no chain of kernels that one kernel would shorten")
     gain = gain_of(profile, scaled_records(program, factors(profile.trace, found)))

@@ -12,6 +12,7 @@ from ipyprof.diagnosis.finding import Finding, Verdict
 from ipyprof.diagnosis.trust import checks
 from ipyprof.report import views
 from ipyprof.report.memory_facts import device_memory, memory_views, shown_memory
+from ipyprof.report.repeats import with_repeats
 from ipyprof.report.report import (
     Breakdown,
     Device,
@@ -26,6 +27,7 @@ from ipyprof.report.report import (
     TrustCheck,
     Utilization,
 )
+from ipyprof.report.scope_views import groups
 
 MS = 1e6
 TOP = 10
@@ -47,7 +49,7 @@ def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdi
     devices = _devices(profile)
     busiest = next((device for device in devices if whole is not None and device.index == whole.device), None)
     none = dict.fromkeys(("kernel", "memcpy", "memset", "communication", "data_loading", "runtime", "cpu", "other"))
-    return Report(
+    report = Report(
         source=source,
         environment=_environment(profile),
         device=busiest,
@@ -68,6 +70,7 @@ def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdi
         trust=tuple(TrustCheck(check=c.check, status=c.status, text=c.text) for c in checks(profile)),
         views=_views(profile, verdict),
     )
+    return report if live is None or live.repeats is None else with_repeats(report, live.repeats)
 
 
 def _views(profile: Profile, verdict: Verdict) -> dict[str, Any]:
@@ -77,6 +80,7 @@ def _views(profile: Profile, verdict: Verdict) -> dict[str, Any]:
         "without": views.without(profile, verdict),
         "per_step": views.per_step(profile),
         "timeline": views.timeline(profile, verdict),
+        "groups": groups(profile),
         "device_state": device_state.view(profile),
     }
     return {key: value for key, value in found.items() if value}

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, get_font
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, Polygon
+from matplotlib.patheffects import Normal, Stroke
 from matplotlib.text import Text
 from matplotlib.transforms import Affine2D
 from PIL import Image
@@ -31,6 +32,8 @@ COLOURS = 128
 GREY = "#787878"
 _DPI = 144  # two device pixels per CSS pixel, and a point is a CSS pixel
 _MISSING_GLYPH = "□"
+# No grey reaches 4.5:1 on both white and black, so plain words are drawn a little heavier than the font is.
+_HEAVIER = 0.35
 
 
 class Picture:
@@ -123,7 +126,7 @@ class Picture:
         align: str = "left",
     ) -> None:
         """``text`` with its vertical centre at ``down``; ``align`` says which point of it is at ``across``."""
-        self._add(self._text(across, down, text, colour, size, bold, align))
+        self._figure.add_artist(self._text(across, down, text, colour, size, bold, align))
 
     def text_width(self, text: str, *, size: float = 11, bold: bool = False) -> float:
         artist = self._text(0, 0, text, GREY, size, bold, "left")
@@ -175,6 +178,8 @@ class Picture:
         artist.set_horizontalalignment(align)
         artist.set_transform(self._pixels)
         _neutral(artist)
+        if colour == GREY and not bold:
+            artist.set_path_effects([Stroke(linewidth=_HEAVIER, foreground=colour), Normal()])
         return artist
 
     def _add(self, artist: Any) -> None:

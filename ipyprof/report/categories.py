@@ -61,6 +61,8 @@ CATEGORIES = (KERNEL, COPIES, COMMUNICATION, PYTHON, RUNTIME, LOADER, OTHER)
 BY_KEY = {key: category for category in CATEGORIES for key in category.keys}
 BY_NAME = {category.name: category for category in CATEGORIES}
 
+_NEXT_TO_NOTHING = 0.0005  # of the step: below it, "other" would stand there as "< 0.1" and "< 0.1"
+
 # The slice that a cause sits in. Where none is named, no slice is the culprit: the GPU is left without queued work.
 _SLICE_OF_CAUSE = {
     "data_loading": LOADER,
@@ -111,6 +113,13 @@ def step_parts(breakdown: Breakdown | Mapping[str, float | None], culprit: Categ
         measured.sort(key=lambda pair: pair[0] is culprit)
     total = sum(ms for _, ms in measured)
     return tuple(Part(category=category, ms=ms, share=ms / total if total > 0 else 0.0) for category, ms in measured)
+
+
+def has_row(part: Part, culprit: Category | None) -> bool:
+    """Whether a part stands in the step's table: ``culprit`` always, "other" only where it is not next to nothing."""
+    if part.category is culprit:
+        return True
+    return part.share >= _NEXT_TO_NOTHING if part.category is OTHER else part.ms > 0
 
 
 def unmeasured(breakdown: Breakdown) -> tuple[Category, ...]:

@@ -154,7 +154,7 @@ def _moved(found: Comparison) -> str:
         cell("", style=line),
     )
     told = "".join(note(escape(text), 0 if number == 0 else 6) for number, text in enumerate(lessons(found)))
-    return columns_row(head + table(_titles("part"), body), div(told, "margin-top:21px"))
+    return head + columns_row(table(_titles("part"), body), told)
 
 
 def _operators(found: Comparison) -> str:

@@ -118,8 +118,13 @@ def _overlap(samples: Sequence[Sequence[float]]) -> bool:
 
 
 def code_changes(before: Sequence[str], after: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Lines of the cell that differ, without the magic line."""
+    """Lines of the cell that differ, without the magic line; what went stands before what came in its place."""
     if not before or not after:
         return ()
-    found = difflib.ndiff(list(before[1:]), list(after[1:]))
-    return tuple((line[0], line[2:]) for line in found if line[0] in "+-" and line[2:].strip())
+    old, new = before[1:], after[1:]
+    found: list[tuple[str, str]] = []
+    for what, old_from, old_to, new_from, new_to in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        if what != "equal":
+            found += [("-", line) for line in old[old_from:old_to]]
+            found += [("+", line) for line in new[new_from:new_to]]
+    return tuple((sign, line) for sign, line in found if line.strip())

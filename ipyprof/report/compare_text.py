@@ -87,8 +87,14 @@ def _numbers(found: Comparison, width: int) -> list[str]:
     lines = [f"{'':<{room}}{'before':>18}{'after':>18}{'ratio':>10}"]
     for pair in table_numbers(found):
         before, after, ratio = pair_texts(pair)
-        lines.append(f"{padded(pair.name, room)}{before:>18}{after:>18}{ratio:>10}")
+        lines.append(f"{padded(pair.name, room)}{_right(before, 18)}{_right(after, 18)}{_right(ratio, 10)}")
     return lines
+
+
+def _right(text: str, width: int) -> str:
+    """``text`` at the right end of ``width`` columns, shortened where it does not fit."""
+    short = shorten(" ".join(text.split()), width - 1)
+    return " " * (width - columns(short)) + short
 
 
 def _operators(found: Comparison, width: int) -> list[str]:

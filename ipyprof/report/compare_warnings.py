@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
-from ipyprof.formatting import percent_short
+from ipyprof.formatting import percent_short, times_text
 from ipyprof.report.compare_rows import rate_unit
 from ipyprof.report.comparison import Run
 from ipyprof.report.report import Report
@@ -49,6 +49,7 @@ def comparison_warnings(
             yield f"{run.label}: the only unprofiled step came right behind the recording"
         if report.source.partial:
             yield f"{run.label}: {report.source.partial}"
+        yield from _recordings(run, report, after if report is before else before)
     if one.clock == "recorded":
         yield "recorded steps are compared: what recording costs is in them"
     clock = _clock_ratio(before, after)
@@ -58,6 +59,14 @@ def comparison_warnings(
             f"the same operators take {percent_short(abs(clock - 1))} {word} after: the GPU's clock, or what shares "
             "the GPU, may have changed"
         )
+
+
+def _recordings(run: Run, report: Report, against: Report) -> Iterable[str]:
+    """That the steps of several recordings of one loop differ by more than the two runs do."""
+    recordings = report.repeats.recordings if report.repeats is not None else ()
+    steps = [one.step_ms for one in recordings if one.step_ms is not None]
+    if len(steps) > 1 and against.steps.step_ms is not None and min(steps) <= against.steps.step_ms <= max(steps):
+        yield f"{run.label}: the steps of its recordings, {times_text(steps)}, reach as far as the other run's"
 
 
 def _kind(how: str) -> str:

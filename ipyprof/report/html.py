@@ -11,6 +11,7 @@ from ipyprof.report.markup import card, columns_row, details, escape, section, t
 from ipyprof.report.memory_section import failure_height, failure_section, holders_height, holders_section
 from ipyprof.report.rank_section import ranks_height, ranks_section
 from ipyprof.report.report import Report
+from ipyprof.report.scope_section import scopes_section
 from ipyprof.report.sections import (
     memory_section,
     step_section,
@@ -54,6 +55,10 @@ def render_html(report: Report) -> str:
     }
     above = _upper_height(report) + failure_height(report) + holders_height(report) + ranks_height(report)
     above += lines_height(report) if lines else 0
+    model = scopes_section(report)
+    if model:
+        parts.append(section(model))
+        above += _FOLD_HEIGHT
     folded = _folds(above + _EXPLANATIONS_HEIGHT, heights)
     if lanes:
         subtitle = timeline_subtitle(report)
@@ -84,6 +89,7 @@ def whole_page(headline: str, content: str) -> str:
 def _upper_height(report: Report) -> int:
     """About how many pixels verdict, step, top operators and heartbeat take on a page 1280 wide."""
     verdict = 105 + 25 * (len(report.verdict.headline) // 95) + (46 if report.verdict.change else 0)
+    verdict += 22 if report.repeats is not None else 0
     step = 215 + (51 if report.views.get("without") else 0)
     operators = max(70 + 18 * min(len(report.operators), TOP + 2), 216)
     return verdict + step + operators + (157 if report.memory is not None or report.views.get("heartbeat") else 55)

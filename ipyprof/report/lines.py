@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipyprof.formatting import NOT_MEASURED, columns, count_cell, plural, size_text, time_cell
+from ipyprof.formatting import NOT_MEASURED, columns, count_cell, plural, shorten, size_text, time_cell
 from ipyprof.report.categories import ACCENT, KERNEL, LOADER, PYTHON, RULE
 from ipyprof.report.markup import (
+    CARD,
     ELLIPSIS,
+    MAIN,
     MUTED,
     SMALL,
     bar,
@@ -26,7 +28,11 @@ from ipyprof.report.report import Line, Report
 from ipyprof.report.words import leading_line
 
 LINES_SHOWN = 24
-_COST = "padding-right:6px"
+SOURCE_COLUMNS = 92
+_COLUMN = 7.25  # pixels of a character of code
+_COLUMNS = {"device_ms": 115, "host_ms": 115, "sync_count": 65, "peak_bytes": 85}  # pixels of what stands beside it
+_NO_PEAK = "–"
+_COST = "padding-left:4px;padding-right:6px"
 _FILLING = f"width:100%;{ELLIPSIS};padding-left:0"
 
 
@@ -43,11 +49,12 @@ def lines_section(report: Report) -> str:
     device_total = sum(line.device_ms or 0.0 for line in lines)
     host_total = sum(line.host_ms or 0.0 for line in lines)
     most = max([*(line.device_ms or 0.0 for line in lines), *(line.host_ms or 0.0 for line in lines), 1e-12])
+    gpu_leads = report.verdict.bound.startswith("GPU")
     titles = [cell("", header=True), cell("your cell", header=True, style="padding-left:0")]
     titles += [cell("GPU ms", align="right", header=True, style=_COST), cell("", header=True)] if device else []
     titles += [cell("host ms", align="right", header=True, style=_COST), cell("", header=True)]
-    titles += [cell("syncs", align="right", header=True)] if syncs else []
-    titles += [cell("peak", align="right", header=True)] if peaks else []
+    titles += [cell("syncs", align="right", header=True, style=_COST)] if syncs else []
+    titles += [cell("peak", align="right", header=True, style=_COST)] if peaks else []
     body = ""
     for kept in _kept_lines(lines, lead):
         if isinstance(kept, int):
@@ -64,16 +71,16 @@ def lines_section(report: Report) -> str:
             cell(_source(kept.source), style=_FILLING),
         ]
         if device:
-            cells += _cost(kept.device_ms, device_total, most, KERNEL.fill, bold=False)
+            cells += _cost(kept.device_ms, device_total, most, KERNEL.fill, bold=leads and gpu_leads)
         fill = LOADER.fill if leads and report.verdict.cause == "data_loading" else PYTHON.fill
-        cells += _cost(kept.host_ms, host_total, most, fill, bold=leads)
+        cells += _cost(kept.host_ms, host_total, most, fill, bold=leads and not (gpu_leads and device))
         if syncs:
             number = count_cell(kept.sync_count)
-            cells.append(cell(f"<b>{number}</b>" if leads and kept.sync_count else number, align="right"))
+            shown = f"<b>{number}</b>" if leads and kept.sync_count else number
+            cells.append(cell(shown, align="right", style=_COST))
         if peaks:
-            cells.append(
-                cell(size_text(kept.peak_bytes) if kept.peak_bytes is not None else NOT_MEASURED, align="right")
-            )
+            peak = size_text(kept.peak_bytes) if kept.peak_bytes is not None else muted(_NO_PEAK)
+            cells.append(cell(peak, align="right", style=_COST))
         body += row(*cells)
     rule = f"border-top:1px solid {RULE}"
     last = [cell("", style=rule), cell("<b>all lines</b>", style=f"padding-left:0;{rule}")]
@@ -88,7 +95,7 @@ def lines_section(report: Report) -> str:
     ]
     if syncs:
         count = sum(line.sync_count or 0.0 for line in lines)
-        last.append(cell(f"<b>{count_cell(count)}</b>", align="right", style=rule))
+        last.append(cell(f"<b>{count_cell(count)}</b>", align="right", style=f"{_COST};{rule}"))
     if peaks:
         last.append(cell("", style=rule))
     body += row(*last)
@@ -96,17 +103,33 @@ def lines_section(report: Report) -> str:
         "host ms: the line's own time."
         if not device
         else "GPU ms: the line's work on the GPU, with the backward pass of what it computed. host ms: the line's own "
-        "time, waiting included."
+        "time, waiting included, also while the GPU works: so it may be more than what can be recovered."
     ]
     if syncs:
         words.append("A sync is a place where Python waits for the GPU.")
-    main = title("Your lines", "per step") + table(row(*titles), body)
-    return columns_row(main, div("<br>".join(words), f"{SMALL};margin-top:21px"))
+    if peaks and any(line.peak_bytes is None for line in lines):
+        words.append(f"peak {_NO_PEAK}: nothing was allocated or freed there.")
+    head, shown = title("Your lines", "per step"), table(row(*titles), body)
+    width = _table_width(lines)
+    if width <= MAIN:
+        return head + columns_row(shown, div("<br>".join(words), SMALL))
+    return head + div(shown + note(" ".join(words)), f"max-width:{width}px")
+
+
+def _table_width(lines: Sequence[Line]) -> int:
+    """How wide the table is, in pixels, to show the longest line of code: from ``MAIN`` to the whole card."""
+    code = [line.source.expandtabs(4).rstrip() for line in lines if not line.source.startswith("%")]
+    longest = max((columns(text) for text in code), default=0)
+    numbers = sum(width for name, width in _COLUMNS.items() if _measured(lines, name))
+    return min(max(round(min(longest, SOURCE_COLUMNS) * _COLUMN) + 50 + numbers, MAIN), CARD)
 
 
 def lines_height(report: Report) -> int:
     """About how many pixels ``lines_section`` takes."""
-    return 62 + 18 * len(_kept_lines(report.lines, leading_line(report))) if report.lines else 40
+    if not report.lines:
+        return 40
+    height = 62 + 18 * len(_kept_lines(report.lines, leading_line(report)))
+    return height + (40 if _table_width(report.lines) > MAIN else 0)
 
 
 def _measured(lines: Sequence[Line], name: str) -> bool:
@@ -116,16 +139,16 @@ def _measured(lines: Sequence[Line], name: str) -> bool:
 def _source(source: str) -> str:
     """One line of code with its indentation, the full line on hover where it was shortened."""
     line = source.expandtabs(4).rstrip("\n")
-    short = line if columns(line) <= 62 else line[:61] + "…"
+    short = shorten(line, SOURCE_COLUMNS)
     return span(mono(short, indent=True), "white-space:nowrap", title="" if short == line else line[:1000])
 
 
 def _cost(ms: float | None, total: float, most: float, fill: str, *, bold: bool) -> list[str]:
     number = time_cell(ms, total)
-    drawn = bar(ms / most, fill, width="44px") if ms else ""
+    drawn = bar(ms / most, fill, width="38px") if ms else ""
     return [
         cell(f"<b>{number}</b>" if bold else number, align="right", style=_COST),
-        cell(drawn, style="padding-left:0;width:44px"),
+        cell(drawn, style="padding:1px 4px 1px 0;width:38px"),
     ]
 
 

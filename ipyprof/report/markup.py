@@ -16,7 +16,8 @@ CARD = 1080
 MAIN = 700
 NOTES = 336
 MUTED = "opacity:.72"
-ELLIPSIS = "max-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+# Takes what the other columns leave, and on a narrow page still enough to tell names apart.
+ELLIPSIS = "max-width:0;min-width:132px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 SMALL = "font-size:12px;line-height:17px"
 _FONT = "font-family:'Helvetica Neue','Segoe UI',Arial,sans-serif"
 _MONO = "font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;font-size:12px"
@@ -134,7 +135,8 @@ def table(head: str, body: str, style: str = "") -> str:
         "border-collapse:collapse;border:0;table-layout:auto;width:100%;margin:0;background:transparent;font-size:13px"
     )
     upper = element("thead", head, f"border:0;border-bottom:1px solid {RULE};background:transparent") if head else ""
-    return element("table", upper + f"<tbody>{body}</tbody>", f"{look};{style}" if style else look)
+    whole = element("table", upper + f"<tbody>{body}</tbody>", f"{look};{style}" if style else look)
+    return div(whole, "overflow:auto")  # wider than a narrow page it can be moved, and is not cut off
 
 
 def picture(png: bytes, alt: str, width: float) -> str:
@@ -152,7 +154,8 @@ def details(summary: str, content: str, *, more: str = "") -> str:
 
 
 def card(content: str) -> str:
-    return div(content, f"{_FONT};font-size:13px;line-height:17px;max-width:{CARD}px;text-align:left")
+    look = f"{_FONT};font-size:13px;line-height:17px;max-width:{CARD}px;text-align:left;word-wrap:break-word"
+    return div(content, look)
 
 
 def text_fits(text: str, pixels: float, *, bold: bool = True) -> bool:

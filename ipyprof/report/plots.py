@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ipyprof.formatting import percent_whole, shorten, size_text, size_tick, time_text
-from ipyprof.report.canvas import GREY, Picture
+from ipyprof.report.canvas import GREY, Picture, drawable
 from ipyprof.report.categories import ACCENT, MEMORY, MEMORY_INK, OTHER, OUTLINE, Category, Part
 from ipyprof.report.report import MemoryView
 
 Floats = npt.NDArray[np.float64]
 
-DONUT_SIZE = (336, 168)
+DONUT_SIZE = (336, 152)
 HEARTBEAT_SIZE = (700, 118)
 MERGED_SHARE = 0.03
 _LABEL_HEIGHT = 20.5
@@ -129,7 +129,8 @@ def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> tuple[bytes
     picture.line([(spot, 18), (spot, float(y(peak_bytes)))], MEMORY, width=1)
     picture.dot(spot, float(y(peak_bytes)), 2.6, MEMORY)
     operator = memory.peak_operator if memory is not None else None
-    text = f"peak {size_text(peak_bytes)}" + (f": {shorten(operator, 42)}" if operator else "")
+    shown = operator and operator == drawable(operator, bold=True)  # else the text beside the picture names it
+    text = f"peak {size_text(peak_bytes)}" + (f": {shorten(operator, 42)}" if shown and operator else "")
     _, label_right = picture.label(spot, 10, text, fill=MEMORY, ink=MEMORY_INK)
     if len(reserved) == len(time):
         note = f"reserved {size_text(float(reserved.max()))}"

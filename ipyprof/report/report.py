@@ -11,6 +11,7 @@ from typing import Any
 
 from ipyprof.diagnosis.finding import Finding, Verdict
 from ipyprof.errors import IpyprofError
+from ipyprof.trace.model import Repeats
 
 SCHEMA = 1
 
@@ -176,8 +177,11 @@ class Report:
     * ``timeline``: ``{"start_ms", "end_ms", "lanes": [...], "bubble": {"lane", "start_ms", "end_ms", "text"} | null}``
       with lanes ``{"name": str, "kind": "host" | "device", "segments": [[start_ms, end_ms, category, label], ...]}``:
       one recorded step, recorded clock, categories as the breakdown's keys.
+    * ``groups``: rows by phase, ``record_function`` range, module class and module; see
+      ``ipyprof.report.scope_views.groups``.
     * ``device_state``: the fields of ``DeviceState`` and ``text``, one line of them; only of a live run on a GPU.
 
+    ``repeats`` is ``None`` for a single recording.
     ``ranks`` is ``None`` for a single process, else as ``ipyprof.report.ranks.ranks_value`` makes it.
     """
 
@@ -198,6 +202,7 @@ class Report:
     verdict: Verdict
     trust: tuple[TrustCheck, ...]
     ranks: Mapping[str, Any] | None = None
+    repeats: Repeats | None = None
     views: Mapping[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
 

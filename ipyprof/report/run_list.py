@@ -35,7 +35,10 @@ def _runs_html(runs: Sequence[tuple[int, Report]]) -> str:
     if not runs:
         return card(head + note(escape(EMPTY), 0))
     titles = row(*(cell(name, header=True) for name in _TITLES))
-    body = "".join(row(*(cell(escape(text)) for text in _cells(number, report))) for number, report in runs)
+    body = ""
+    for number, report in runs:
+        *short, steps = _cells(number, report)
+        body += row(*(cell(escape(text), style="white-space:nowrap") for text in short), cell(escape(steps)))
     return card(head + table(titles, body) + (note(escape(_hint(runs))) if len(runs) > 1 else ""))
 
 

@@ -24,6 +24,7 @@ from ipyprof.report.categories import (
     Category,
     Part,
     culprit_of,
+    has_row,
     step_parts,
     unmeasured,
 )
@@ -48,7 +49,8 @@ from ipyprof.report.markup import (
 )
 from ipyprof.report.memory_section import failed_request, is_process
 from ipyprof.report.plots import DONUT_SIZE, HEARTBEAT_SIZE, donut, heartbeat
-from ipyprof.report.report import Report
+from ipyprof.report.repeats import repeats_text
+from ipyprof.report.report import Holder, Report
 from ipyprof.report.timeline import WIDTH, magnification, timeline
 from ipyprof.report.words import (
     Fact,
@@ -64,6 +66,11 @@ from ipyprof.report.words import (
 )
 
 _BAR_PIXELS = 632.0  # the bar in a browser 800 wide: what fits there fits everywhere
+_HOLDERS = 4  # the largest; all of them are in the table below
+# What the halves of the step's table need side by side: without the bottleneck, and where it stands.
+_GROUP_PIXELS = (240, 292)
+_WAITS_PIXELS = 316
+_EDGE_PIXELS = 3.0
 _FIRST = "padding:1px 6px 1px 0;white-space:nowrap"
 _NUMBER = "padding:1px 6px"
 _LAST = "padding:1px 0 1px 6px"
@@ -106,10 +113,12 @@ def verdict_section(report: Report) -> str:
             div(f"{chip('! partial', ACCENT, ACCENT_INK)}&nbsp; {escape(report.source.partial)}", "margin:0 0 5px 0")
         )
     lines.append(fact_tiles(facts(report)))
+    if report.repeats is not None:
+        lines.append(div(escape(repeats_text(report)), f"{SMALL};margin-top:4px"))
     if verdict.advice:
         lines.append(div(escape(verdict.advice), "margin-top:6px"))
     if verdict.change is not None:
-        before, after = (text.splitlines() or [""] for text in verdict.change)
+        before, after = (text.splitlines() for text in verdict.change)
         lines.append(diff_block([("-", line) for line in before] + [("+", line) for line in after]))
     if verdict.confidence != "high" and verdict.reasons:
         why = "; ".join(reason.rstrip(".") for reason in verdict.reasons) + "."
@@ -148,9 +157,8 @@ def step_section(report: Report) -> str:
     else:
         caption = "thick ring: GPU works &nbsp;&nbsp; thin ring: GPU waits"
     beside = div(image, "display:flex;justify-content:center") + div(caption, f"{SMALL};text-align:center")
-    if culprit is None and report.verdict.cause in ("host_sync", "launch_bound", "unstable_shapes"):
-        more = " The dashed box shows how much." if without else ""
-        beside += note(f"No slice is the culprit: the cost is that the GPU is left without queued work.{more}")
+    if culprit is None and report.verdict.cause in ("host_sync", "launch_bound"):
+        beside += note("No slice is the culprit: the GPU lacks queued work.")
     return columns_row(main, beside)
 
 
@@ -165,10 +173,9 @@ def memory_section(report: Report) -> str:
     head = title("Memory heartbeat", more if drawn or memory else "")
     if drawn is None and memory is None:
         return head + note(f"Memory was {NOT_MEASURED}.", 0)
-    main = head
-    main += picture(*drawn, HEARTBEAT_SIZE[0]) if drawn is not None else note(f"The curve was {NOT_MEASURED}.", 0)
+    main = picture(*drawn, HEARTBEAT_SIZE[0]) if drawn is not None else note(f"The curve was {NOT_MEASURED}.", 0)
     if memory is None:
-        return columns_row(main, "")
+        return head + columns_row(main, "")
     place = f" at <b>line {memory.peak_line}</b>" if memory.peak_line is not None else ""
     where = f" in {mono(' '.join(memory.peak_operator.split())[:80])}" if memory.peak_operator else ""
     growth = memory.growth_bytes_per_step
@@ -179,19 +186,24 @@ def memory_section(report: Report) -> str:
     else:
         grows = f"{size_text(growth)} {'more' if growth > 0 else 'less'} after each step".replace("−", "")
     text = f"Peak <b>{size_text(memory.peak_bytes)}</b>{place}{where}; {grows}."
-    if memory.reserved_peak_bytes is not None:
+    if memory.reserved_peak_bytes is not None and not (isinstance(view, dict) and drawn and view.get("reserved")):
         text += f" Reserved: {size_text(memory.reserved_peak_bytes)}."
-    beside = div(text, f"{SMALL};margin-top:21px;word-wrap:break-word")
+    beside = div(text, f"{SMALL};word-wrap:break-word")
     if memory.holders and failed_request(report) is None:
-        held = [
-            f"{mono(holder.name[:60])} {size_text(holder.bytes)}{f' (line {holder.line})' if holder.line else ''}"
-            for holder in memory.holders[:6]
-        ]
-        rest = memory.holders[6:]
+        held = [f"{_holder_name(holder)} {size_text(holder.bytes)}" for holder in memory.holders[:_HOLDERS]]
+        rest = memory.holders[_HOLDERS:]
         if rest:
             held.append(f"{len(rest)} more {size_text(sum(holder.bytes for holder in rest))}")
         beside += div("At the peak: " + " · ".join(held) + ".", f"{SMALL};word-wrap:break-word")
-    return columns_row(main, beside)
+    return head + columns_row(main, beside)
+
+
+def _holder_name(holder: Holder) -> str:
+    """``weights`` as code, ``activations of line 5:`` as words, with the line where the name does not say it."""
+    name = holder.name[:60]
+    if name.isidentifier():
+        return mono(name) + (f" (line {holder.line})" if holder.line else "")
+    return f"{escape(name)}:"
 
 
 def timeline_section(report: Report) -> str:
@@ -267,12 +279,13 @@ def step_bar(
         if width <= 0:
             continue
         look = f"flex:0 0 auto;width:{min(width, 1) * 100:.2f}%;height:24px;line-height:24px;{_ONE_LINE}"
-        look += ";box-sizing:border-box;border-right:1px solid rgba(255,255,255,.55);font-weight:bold"
-        look += (
-            f";background:{part.category.fill};color:{part.category.ink}"
-            if part.category is not OTHER
-            else f";border:1px solid {OUTLINE}"
-        )
+        look += ";box-sizing:border-box;font-weight:bold"
+        if width * _BAR_PIXELS > _EDGE_PIXELS:  # an edge has a width of its own, which a hair has not
+            look += ";border-right:1px solid rgba(255,255,255,.55)"
+        if part.category is not OTHER:
+            look += f";background:{part.category.fill};color:{part.category.ink}"
+        else:
+            look += f";border:1px solid {OUTLINE}" if width * _BAR_PIXELS > _EDGE_PIXELS else f";background:{OUTLINE}"
         full = f"{part.category.label} {percent_whole(part.share)}"
         room = width * _BAR_PIXELS
         if text_fits(full, room):
@@ -294,8 +307,10 @@ def step_bar(
         else:
             pieces.append(div(span(f"recoverable: {amount}", "font-size:0"), look))
             number = f"{muted(f'recoverable: {amount}')} &nbsp; {number}"
-    label = div(span(escape(name)) + span(number), f"{SMALL};display:flex;justify-content:space-between;gap:12px")
-    return div(label + div("".join(pieces), "display:flex;width:100%;height:24px"), "margin-bottom:5px")
+    label = div(
+        span(escape(name), "min-width:0") + span(number), f"{SMALL};display:flex;justify-content:space-between;gap:12px"
+    )
+    return div(label + div("".join(pieces), "display:flex;width:100%;height:24px;overflow:hidden"), "margin-bottom:5px")
 
 
 def _step_table(report: Report, parts: Sequence[Part], culprit: Category | None) -> str:
@@ -306,7 +321,7 @@ def _step_table(report: Report, parts: Sequence[Part], culprit: Category | None)
         ("GPU waits while the host does", [part for part in parts if not part.category.works]),
     )
     missing = unmeasured(report.breakdown)
-    tables = []
+    tables: list[str] = []
     for name, group in groups:
         if not group:
             continue
@@ -328,7 +343,7 @@ def _step_table(report: Report, parts: Sequence[Part], culprit: Category | None)
             ),
         )
         for part in group:
-            if part.ms == 0 and part.category is not culprit:
+            if not has_row(part, culprit):
                 continue
             mark = ""
             if part.category is culprit:
@@ -341,10 +356,28 @@ def _step_table(report: Report, parts: Sequence[Part], culprit: Category | None)
                 cell(time_cell(part.ms, step_ms), align="right", style=_NUMBER),
                 cell(percent_cell(part.share), align="right", style=_LAST),
             )
-        tables.append(div(table(head, body), "flex:1 1 280px;min-width:0"))
+        works = group[0].category.works
+        room = _GROUP_PIXELS[any(part.category is culprit for part in group)] if works else _WAITS_PIXELS
+        tables.append(div(table(head, body), f"flex:1 1 {room}px;min-width:0"))
     text = div("".join(tables), "display:flex;flex-wrap:wrap;gap:2px 24px;align-items:flex-start;margin-top:2px")
     if missing:
         names = ", ".join(category.label for category in missing)
         reason = " (no GPU)" if report.device is None else ""
         text += note(f"{escape(names)}: {NOT_MEASURED}{reason}.", 2)
-    return text
+    said = _recovered_text(report, parts, culprit)
+    return text + (note(escape(said), 2) if said else "")
+
+
+def _recovered_text(report: Report, parts: Sequence[Part], culprit: Category | None) -> str:
+    """Why removing the bottleneck gains more or less than its part of the step; empty where it gains the same."""
+    gained = report.verdict.recoverable_ms
+    own = next((part.ms for part in parts if part.category is culprit), None)
+    if gained is None or own is None or culprit is None or culprit.name == "kernel":
+        return ""
+    if time_text(gained) == time_text(own):
+        return ""
+    if gained > own:
+        return (
+            f"Without it the step is {time_text(gained)} shorter, more than that part: what waited behind it moves up."
+        )
+    return f"Without it the step is {time_text(gained)} shorter, less than that part: other work then takes its place."

@@ -9,7 +9,7 @@ from ipyprof.formatting import (
     count_cell,
     gain_text,
     percent_cell,
-    percent_short,
+    percent_rung,
     plural,
     time_cell,
 )
@@ -48,7 +48,7 @@ from ipyprof.report.words import (
 TOP = 10
 _NAME_COLUMNS = 48
 # The name takes what the other columns leave, and ends in an ellipsis where that is not enough.
-_NAME = f"width:40%;{ELLIPSIS}"
+_NAME = f"width:44%;{ELLIPSIS}"
 _AT_MOST = (
     "The step is replayed on the recorded kernels and calls, once as it was and once without the cause. The "
     "difference is what a perfect cure would gain: the new step takes at least that long, so the speed-up is at "
@@ -59,9 +59,10 @@ _READING = (
     "All times are of one step without the profiler, from one mark to the next; where the clock of the slower "
     "recording is meant, it says “recorded”. The parts of a step do not overlap and add up to it: GPU work comes "
     "first, and what the host does counts only while the GPU waits. Self time is an operator's own, without the "
-    "operators it calls. ▲ compute: limited by arithmetic. ▬ memory: limited by bytes moved. ▪ launch: shorter "
-    "than the call that starts it. ⇄ copy: moves data. ● yes: the kernels use Tensor Cores. A dot is zero; what "
-    "was not measured says so."
+    "operators it calls. “If free” is by replay: less than the operator's share where the host holds the step back, "
+    "more where its calls keep the GPU waiting. ▲ compute: limited by arithmetic. ▬ memory: limited by bytes moved. "
+    "▪ launch: shorter than the call that starts it. ⇄ copy: moves data. ● yes: the kernels use Tensor Cores. A dot "
+    "is zero; what was not measured says so."
 )
 _HEALTHY = (
     "“Healthy” means: looked, and no wait costs 5 % of the step. “Could not tell” is another answer, with its reason."
@@ -113,7 +114,7 @@ def operators_table(operators: Sequence[Operator], *, limit: int = TOP, recorded
         cells = [
             _tight(muted(str(number)), align="right", style="width:18px;padding-left:0"),
             _tight(code_name(operator.name, _NAME_COLUMNS), style=_NAME),
-            _tight(bar(own(operator) / own(shown[0]), fill.fill), style="min-width:60px"),
+            _tight(bar(own(operator) / own(shown[0]), fill.fill), style="min-width:48px"),
             _tight(time_cell(own(operator), total), align="right"),
             _tight(percent_cell(own(operator) / total), align="right"),
             _tight(count_cell(operator.calls), align="right"),
@@ -150,9 +151,11 @@ def operators_table(operators: Sequence[Operator], *, limit: int = TOP, recorded
     text = head + table(row(*titles), body)
     notes = []
     if amdahl:
-        notes.append("<b>if free</b>: % of the step gained at most if the operator took no time.")
+        notes.append(
+            "<b>if free</b>: % of the step gained at most if the operator took no time on the GPU and the host."
+        )
     if device and not (bounds and cores):
-        notes.append(escape(unjudged_text(bounds, cores)))
+        notes.append(escape(unjudged_text(shown)))
     if notes:
         text += note(" ".join(notes), 2)
     return text
@@ -177,7 +180,7 @@ def ladder(report: Report) -> str:
             text += div(f"{escape(name)}&nbsp; {muted(NOT_MEASURED)}", "line-height:16px;margin-top:4px")
             continue
         line = div(escape(name), "flex:0 0 92px") + div(
-            f"<b>{percent_short(share)}</b>", "flex:0 0 46px;text-align:right"
+            f"<b>{percent_rung(share)}</b>", "flex:0 0 46px;text-align:right"
         )
         line += div(bar(share, fill, track=True), "flex:1 1 60px;min-width:0")
         text += div(line, "display:flex;gap:10px;align-items:center;line-height:16px;margin-top:4px")
@@ -238,7 +241,7 @@ def trust_section(report: Report, *, folded: bool) -> str:
     head = f"<b>Trust: {escape(report.verdict.confidence)}.</b>"
 
     def words(group: Sequence[TrustCheck]) -> str:
-        return " &nbsp; ".join(f"{TRUST.get(one.status, '?')} {escape(one.text)}" for one in group)
+        return " &nbsp; ".join(f"{TRUST.get(one.status, '?')}&nbsp;{escape(one.text)}" for one in group)
 
     look = f"{SMALL};word-wrap:break-word"
     if not folded or not good:

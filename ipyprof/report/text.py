@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable
 
 from ipyprof.formatting import (
+    GLUE,
     NOT_MEASURED,
     columns,
     count_cell,
     gain_text,
     percent_cell,
-    percent_short,
+    percent_rung,
     printable,
     shorten,
     size_text,
     time_cell,
     time_text,
+    unbroken,
 )
-from ipyprof.report.categories import culprit_of, step_parts, unmeasured
+from ipyprof.report.categories import culprit_of, has_row, step_parts, unmeasured
 from ipyprof.report.memory_section import failed_request, failure_lines, is_process, notes
 from ipyprof.report.ranks import collective_lines, kept_text, rank_table, rank_title
+from ipyprof.report.repeats import repeats_text
 from ipyprof.report.report import Operator, Report
+from ipyprof.report.scope_section import TITLE, scope_lines
 from ipyprof.report.words import (
     BOUND,
     STATUS,
@@ -47,8 +50,6 @@ from ipyprof.report.words import (
 TOP = 10
 LINES_SHOWN = 12
 NARROWEST = 60
-_GLUE = "\u00a0"  # keeps a number and its unit on one line
-_NUMBER = re.compile(r"(\d) ((?:%|ms|µs|s|[kMGT]?B)(?!\w))")
 
 
 def render_text(report: Report, width: int = 80) -> str:
@@ -62,6 +63,7 @@ def render_text(report: Report, width: int = 80) -> str:
         _operators(report, width),
         _memory(report, width),
         _lines(report, width),
+        _scopes(report, width),
         _checks(report, width),
         _trust(report, width),
     ]
@@ -84,11 +86,12 @@ def _verdict(report: Report, width: int) -> list[str]:
     lines += wrapped(verdict.headline, width)
     if report.source.partial:
         lines += wrapped(f"! partial: {report.source.partial}", width)
-    lines += wrapped(" · ".join(f"{fact.name} {fact.value}".replace(" ", _GLUE) for fact in facts(report)), width)
+    lines += wrapped(" · ".join(f"{fact.name} {fact.value}".replace(" ", GLUE) for fact in facts(report)), width)
+    lines += wrapped(repeats_text(report), width)
     lines += wrapped(verdict.advice, width)
     if verdict.change is not None:
         for sign, text in zip("-+", verdict.change, strict=True):
-            lines += [f"  {sign} {shorten(line.expandtabs(4), width - 4)}" for line in text.splitlines() or [""]]
+            lines += [f"  {sign} {shorten(line.expandtabs(4), width - 4)}" for line in text.splitlines()]
     if verdict.next_text:
         lines += wrapped(verdict.next_text[0].upper() + verdict.next_text[1:] + ".", width)
     if verdict.confidence != "high" and verdict.reasons:
@@ -120,7 +123,7 @@ def _step(report: Report, width: int) -> list[str]:
     lines = [f"One step   {time_text(step_ms)}   ({clock_text(report)[5:]})"]
     room = width - 50
     for part in parts:
-        if part.ms == 0 and part.category is not culprit_of(report.verdict.cause):
+        if not has_row(part, culprit_of(report.verdict.cause)):
             continue
         mark = "!" if part.category is culprit_of(report.verdict.cause) else " "
         does = "works" if part.category.works else "waits"
@@ -145,7 +148,7 @@ def _step(report: Report, width: int) -> list[str]:
         ("MFU", use.mfu),
     ]
     if any(share is not None for _, share in rungs):
-        lines += wrapped("GPU used: " + " · ".join(f"{name} {percent_short(share)}" for name, share in rungs), width)
+        lines += wrapped("GPU used: " + " · ".join(f"{name} {percent_rung(share)}" for name, share in rungs), width)
     lines += wrapped(device_state_text(report), width)
     return lines
 
@@ -183,7 +186,7 @@ def _operators(report: Report, width: int) -> list[str]:
         )
     lines.append(f"   {padded(f'all {side} time', room)}{time_cell(total, total):>8}{'100.0':>7}")
     if device and not judged and not (bounds and cores):
-        lines.append(unjudged_text(bounds, cores))
+        lines += [text] if (text := unjudged_text(ranked[:TOP])) else []
     return lines
 
 
@@ -237,6 +240,22 @@ def _lines(report: Report, width: int) -> list[str]:
     return lines
 
 
+def _scopes(report: Report, width: int) -> list[str]:
+    """Phases, and the largest modules and ranges with what runs inside them; nothing where none was recorded."""
+    rows = scope_lines(report)
+    if not rows:
+        return []
+    room = min(width - 20, 60)
+    side = "GPU" if report.device is not None else "host"
+    lines = [f"{padded(f'{TITLE}, {side} time', room)}{'ms':>10}{'%':>8}"]
+    before = "phase"
+    for name, ms, percent, kind in rows:
+        lines += [f"  by {kind}"] if kind != before else []
+        before = kind
+        lines.append(f"  {padded(printable(name), room - 2)}{ms:>10}{percent:>8}")
+    return lines
+
+
 def _checks(report: Report, width: int) -> list[str]:
     lines = [f"What was checked: {check_summary(report)}"]
     largest = max((finding.recoverable_ms or 0.0 for finding in report.findings), default=0.0)
@@ -260,9 +279,9 @@ def _trust(report: Report, width: int) -> list[str]:
 def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
     """Lines of at most ``width`` columns; wide characters count two."""
     lines: list[str] = []
-    whole = _NUMBER.sub(rf"\1{_GLUE}\2", printable(text))
+    whole = unbroken(printable(text))
     for line in textwrap.wrap(whole, width, subsequent_indent=" " * indent, break_on_hyphens=False):
-        lines += _split(line.replace(_GLUE, " "), width)
+        lines += _split(line.replace(GLUE, " "), width)
     return lines
 
 

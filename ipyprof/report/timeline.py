@@ -21,6 +21,7 @@ _AXIS = 18.0
 _STRIP = 22.0
 _BUBBLE_LABEL = 300.0  # pixels that a bubble needs to carry its label itself
 _TRACK_ALPHA = 0.16
+_NARROWEST = 3.0  # pixels: hardly a character is narrower
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ def _draw_lanes(picture: Picture, lanes: Sequence[Mapping[str, Any]], window: Wi
             picture.rectangles(group, known.fill if known and known.fill else OUTLINE)
         for left, right, category, label in names:
             known = BY_KEY.get(category)
-            text = label if picture.text_width(label) <= right - left - 8 else ""
+            room = right - left - 8
+            # To measure a text takes longer than to draw one, and a name may have 900 characters.
+            text = label if len(label) * _NARROWEST <= room and picture.text_width(label) <= room else ""
             if not text and right - left > 60 and columns(label) > 12:
                 text = shorten(label, int((right - left - 10) / 7))
             if text:
@@ -171,7 +174,7 @@ def _draw_lanes(picture: Picture, lanes: Sequence[Mapping[str, Any]], window: Wi
 
 def _lane_name(picture: Picture, lane: Mapping[str, Any]) -> str:
     """The lane's name, shortened to the room at its left."""
-    name = str(lane.get("name", ""))
+    name = shorten(str(lane.get("name", "")), int(_LEFT / _NARROWEST))
     width = columns(name)
     while width > 4 and picture.text_width(shorten(name, width)) > _LEFT - 11:
         width -= 1

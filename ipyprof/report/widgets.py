@@ -64,7 +64,7 @@ def build_panel(
     ]
     places = [ipywidgets.VBox([]) for _ in others]
     tabs = ipywidgets.Tab([steps_tab(report), *places])
-    for number, name in enumerate(("Steps and operators", *(name for name, _ in others))):
+    for number, name in enumerate(("Operators", *(name for name, _ in others))):
         tabs.set_title(number, name)
 
     def opened(change: Mapping[str, Any]) -> None:
@@ -122,7 +122,7 @@ def steps_tab(report: Report) -> Any:
         value=b"",
         layout=ipywidgets.Layout(width=f"{DONUT_SIZE[0]}px", flex="0 0 auto", object_fit="contain"),
     )
-    table = ipywidgets.HTML(layout=ipywidgets.Layout(flex="1 1 620px", max_width="760px", min_width="0"))
+    table = ipywidgets.HTML(layout=ipywidgets.Layout(flex="1 1 560px", max_width="720px", min_width="0"))
     rings: dict[str, tuple[bytes, str]] = {}
 
     def show(_change: object = None) -> None:

@@ -137,8 +137,13 @@ def without_name(report: Report) -> str:
 
 
 def without_label(report: Report) -> str:
-    """The same as the view says it, at more length: ``without waiting for the loader``."""
+    """The same as the view says it, at more length: ``without waiting for the loader``.
+
+    What is not taken away but done otherwise keeps its name: ``as one graph``, ``on Tensor Cores``.
+    """
     without = report.views.get("without")
+    if not without_name(report).startswith("without"):
+        return without_name(report)
     label = str(without.get("label", "")) if isinstance(without, dict) else ""
     if not label:
         return without_name(report)
@@ -259,9 +264,11 @@ def judged_columns(operators: Sequence[Operator]) -> tuple[bool, bool]:
     )
 
 
-def unjudged_text(bound: bool, tensor_core: bool) -> str:
-    """Such as ``Bound by, Tensor Cores: not measured.``; empty where both columns are shown."""
-    missing = [name for name, known in (("bound by", bound), ("Tensor Cores", tensor_core)) if not known]
+def unjudged_text(operators: Sequence[Operator]) -> str:
+    """Such as ``Bound by, Tensor Cores: not measured.``; empty where both columns are shown or do not apply."""
+    bounds, cores = judged_columns(operators)
+    cores = cores or all(operator.tensor_core == "n/a" for operator in operators)
+    missing = [name for name, known in (("bound by", bounds), ("Tensor Cores", cores)) if not known]
     text = ", ".join(missing)
     return f"{text[0].upper()}{text[1:]}: {NOT_MEASURED}." if missing else ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -84,9 +83,7 @@ class EventColumns:
         """Take the columns of these events; none of them is kept."""
         complete = [event for event in events if event.ph == _COMPLETE]
         if len(complete) < len(events):
-            self._add_others(
-                [event for event in events if event.cat == "fwdbwd" or event.name in _MEMORY or event.ph == "M"]
-            )
+            self._add_others([event for event in events if event.ph != _COMPLETE])
         start_ns, dur_ns, complete = self._sound(complete)
         if not complete:
             return
@@ -161,8 +158,9 @@ class EventColumns:
         return starts, np.rint(durations * 1000).astype(np.int64), events
 
     def _add_others(self, events: list[Event]) -> None:
-        self._add_memory([event for event in events if event.name in _MEMORY and event.ph != _COMPLETE])
-        flows = [event for event in events if event.cat == "fwdbwd" and event.ph in ("s", "f")]
+        """Take what is no complete event: memory records, links and labels."""
+        self._add_memory([event for event in events if event.name in _MEMORY])
+        flows = [event for event in events if event.ph in ("s", "f") and event.cat == "fwdbwd"]
         for event, time in zip(flows, nanoseconds([event.ts for event in flows]).tolist(), strict=True):
             if time != UNKNOWN_NS:
                 self.flows.append((event.ph, event.id, self.ids.number(event.tid), time))
@@ -177,24 +175,24 @@ class EventColumns:
         if not events:
             return
         time_ns = nanoseconds([event.ts for event in events])
-        rows = [
-            (event, event.args, time)
-            for event, time in zip(events, time_ns.tolist(), strict=True)
-            if event.args is not None and time != UNKNOWN_NS
-        ]
-        # Device types: 0 is the CPU; 1 CUDA, 6 HIP and the rest are devices.
-        column: dict[str, Callable[[Arguments, int], int]] = {
-            "time_ns": lambda _, time: time,
-            "device": lambda args, _: -1 if args.device_type == 0 else args.device_id,
-            "delta_bytes": lambda args, _: args.delta,
-            "allocated_bytes": lambda args, _: args.allocated,
-            "reserved_bytes": lambda args, _: args.reserved,
-            "address": lambda args, _: args.address,
+        known = [event.args is not None for event in events]
+        sound = np.array(known, bool) & (time_ns != UNKNOWN_NS)
+        if not sound.all():
+            events = [events[index] for index in np.flatnonzero(sound).tolist()]
+        rows = [event.args or _NO_ARGUMENTS for event in events]
+        columns = {
+            "time_ns": time_ns[sound],
+            # Device types: 0 is the CPU; 1 CUDA, 6 HIP and the rest are devices.
+            "device": wrapped([-1 if args.device_type == 0 else args.device_id for args in rows]),
+            "delta_bytes": wrapped([args.delta for args in rows]),
+            "allocated_bytes": wrapped([args.allocated for args in rows]),
+            "reserved_bytes": wrapped([args.reserved for args in rows]),
+            "address": wrapped([args.address for args in rows]),
+            "tid": self.ids.column([event.tid for event in events]),
+            "refused": wrapped([event.name == _REFUSED for event in events]),
         }
-        for name, value in column.items():
-            self._memory[name].append(wrapped([value(args, time) for _, args, time in rows]))
-        self._memory["tid"].append(self.ids.column([event.tid for event, _, _ in rows]))
-        self._memory["refused"].append(wrapped([int(event.name == _REFUSED) for event, _, _ in rows]))
+        for name, column in columns.items():
+            self._memory[name].append(column)
 
 
 class Ids:

@@ -214,6 +214,7 @@ def main() -> int:
         from tests.benchmarks.live import live_seconds
 
         events, ours, theirs = live_seconds()
+        assert theirs is not None
         note = f"{ours:.2f} s against {theirs:.2f} s"
         what = f"live, {events:,} events: key_averages().table() / dashboard"
         rows.append(Row(what=what, value=theirs / ours, limit=6.0, at_least=True, note=note))

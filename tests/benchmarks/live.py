@@ -1,4 +1,4 @@
-"""A recording of torch on the CPU: end of the loop to the dashboard, against the table that torch prints."""
+"""A recording of torch: end of the loop to the dashboard, against the table that torch prints."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 
-def live_seconds(steps: int = 400) -> tuple[int, float, float]:
-    """(events, seconds of export, reading, report and dashboard, seconds of ``key_averages().table()``)."""
+def live_seconds(steps: int = 400, device: str = "cpu", *, table: bool = True) -> tuple[int, float, float | None]:
+    """(events, seconds of export, reading, report and dashboard, seconds of ``key_averages().table()`` or ``None``)."""
     import torch
 
     from ipyprof.delivery import report_of
@@ -17,8 +17,9 @@ def live_seconds(steps: int = 400) -> tuple[int, float, float]:
     from ipyprof.trace.reader import read_trace
 
     model = torch.nn.Sequential(*(layer for _ in range(8) for layer in (torch.nn.Linear(32, 32), torch.nn.ReLU())))
+    model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
-    batch = torch.randn(16, 32)
+    batch = torch.randn(16, 32, device=device)
     with torch.profiler.profile(record_shapes=True) as profiler:
         for number in range(steps):
             with torch.profiler.record_function(f"ProfilerStep#{number}"):
@@ -32,6 +33,8 @@ def live_seconds(steps: int = 400) -> tuple[int, float, float]:
         trace = read_trace(path)
         bundle(report_of(trace, Source(kind="file", path=str(path))))
         ours = time.perf_counter() - begin
+    if not table:
+        return len(trace), ours, None
     begin = time.perf_counter()
     profiler.key_averages().table()
     return len(trace), ours, time.perf_counter() - begin

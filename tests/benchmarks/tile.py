@@ -66,7 +66,9 @@ def _shifted(
     rows: list[dict[str, Any]], tile: int, later_us: float, strides: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
     for row in rows:
-        new = {**row, "ts": round(row["ts"] + later_us, 3)}
+        new = {**row, "ts": _time(row["ts"] + later_us)}
+        if isinstance(row.get("dur"), (int, float)):
+            new["dur"] = _time(row["dur"])
         if isinstance(row.get("id"), int):
             new["id"] = row["id"] + tile * strides["id"]
         name = row.get("name", "")
@@ -83,6 +85,11 @@ def _shifted(
             }
             new["args"] = {**arguments, **moved}
         yield new
+
+
+def _time(microseconds: float) -> msgspec.Raw:
+    """As Kineto writes times: always three decimals."""
+    return msgspec.Raw(f"{microseconds:.3f}")
 
 
 def _write(out: BinaryIO, rows: Iterator[dict[str, Any]], *, first: bool) -> int:

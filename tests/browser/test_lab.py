@@ -1,4 +1,7 @@
-"""A session in JupyterLab, as a user has it: run, look, compare, hand the trace over, reopen without its kernel."""
+"""A session in JupyterLab, as a user has it: run, look, compare, hand the trace over, reopen without its kernel.
+
+The notebook is reopened trusted and untrusted, and run in Notebook 7 where that is installed.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,11 @@ READY = """() => {
     return current?.context?.isReady && current.content?.widgets?.length > 0 && !!kernel;
 }"""
 READY_WITHOUT = "() => window.jupyterapp?.shell?.currentWidget?.context?.isReady"
+TRUSTED = """() => [...window.jupyterapp.shell.currentWidget.content.model.cells]
+    .filter(cell => cell.type === 'code').map(cell => cell.trusted)"""
+PICTURES = """() => [...document.querySelectorAll('.jp-OutputArea-output img')]
+    .map(one => [one.alt, one.complete && one.naturalWidth > 0])"""
+TALL = {"width": 1280, "height": 8_000}  # JupyterLab draws only what is in view
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +64,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / "session.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(cells=cells[:2], metadata=kernel), folder / "seven.ipynb")
     return folder
 
 
@@ -75,7 +84,8 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         f"--ServerApp.root_dir={root}",
         "--IdentityProvider.token=",
     )
-    command = [sys.executable, "-m", "jupyterlab", *options, "--LabApp.expose_app_in_browser=True"]
+    shown = ("--LabApp.expose_app_in_browser=True", "--JupyterNotebookApp.expose_app_in_browser=True")
+    command = [sys.executable, "-m", "jupyterlab", *options, *shown]
     address = f"http://127.0.0.1:{port}"
     with (home / "log").open("w") as log:
         process = subprocess.Popen(
@@ -150,7 +160,7 @@ def test_the_card_and_the_explanation_are_there(session: Any) -> None:
 
 def test_slider_and_filter_change_the_table(session: Any, panel: Any) -> None:
     # given the panel, when a part of a name is typed
-    open_tab(panel, "Steps and operators")
+    open_tab(panel, "Operators")
     panel.locator('input[placeholder="part of a name"]').fill("tanh")
     panel.locator("text=1 row of").or_(panel.locator("b", has_text="1 row")).first.wait_for(timeout=10_000)
     # then one row is left; and the slider shows a recorded step
@@ -160,6 +170,30 @@ def test_slider_and_filter_change_the_table(session: Any, panel: Any) -> None:
     handle.focus()
     handle.press("ArrowRight")
     panel.locator("text=one recorded step").wait_for(timeout=10_000)
+
+
+def test_rows_are_sorted_and_grouped(session: Any, panel: Any) -> None:
+    # given the table of operators, when it is sorted by name
+    open_tab(panel, "Operators")
+    group, sort, _ = (panel.locator("select:visible").nth(number) for number in range(3))
+    sort.select_option(label="name")
+    # then the names stand in that order; and grouped by line, the cell's loop is there
+    panel.locator("td", has_text="aten::").first.wait_for(timeout=10_000)
+    session.wait_for_timeout(500)
+    names = [name.lower() for name in panel.locator("td", has_text="aten::").all_inner_texts()]
+    assert len(names) >= 2 and names == sorted(names)
+    group.select_option(label="line of the cell")
+    panel.locator("td", has_text="torch.tanh(x @ x)").wait_for(timeout=10_000)
+    group.select_option(label="operator")
+    sort.select_option(label="host time")
+
+
+def test_memory_and_timeline_are_drawn(session: Any, panel: Any) -> None:
+    # given the other tabs, when each is opened, then its picture is there with what stands under the cursor
+    for name, alt, words in (("Memory", "Memory ", "of the peak"), ("Timeline", "One recorded step of ", "")):
+        open_tab(panel, name)
+        panel.locator(f'img[alt^="{alt}"]').wait_for(timeout=10_000)
+        assert words in panel.inner_text()
 
 
 def test_another_run_is_compared_in_the_panel(session: Any, panel: Any) -> None:
@@ -199,15 +233,72 @@ def test_the_saved_notebook_holds_no_trace(session: Any, root: Path) -> None:
     assert len(text) < 1_000_000
 
 
-def test_reopened_without_state_it_still_reads(session: Any, context: Any, server: str) -> None:
-    # given the saved notebook, when it is opened again and its kernel is gone
+@pytest.fixture(scope="module")
+def saved(session: Any, root: Path) -> Any:
+    """The notebook as it was saved, without the widgets' state; its kernel is gone."""
     session.evaluate("window.jupyterapp.commands.execute('kernelmenu:shutdown')")
+    notebook = nbformat.read(root / "session.ipynb", as_version=4)
+    assert "widgets" not in notebook.metadata
+    return notebook
+
+
+def reads(page: Any) -> None:
+    """Both dashboards and the card stand there: verdict, table and plots."""
+    page.locator("text=both bars on the same scale").wait_for(timeout=20_000)
+    assert page.locator("text=both bars on the same scale").count() == 1
+    for words in ("Memory heartbeat", "Top operators on the host"):
+        assert page.locator("b", has_text=words).count() == 2
+    assert page.locator("div", has_text="holds this step back").count() > 0
+    drawn = page.evaluate(PICTURES)
+    assert all(whole for _, whole in drawn)
+    assert sum(alt.startswith("Step of ") for alt, _ in drawn) == 4
+    assert sum(alt.startswith("Memory ") for alt, _ in drawn) == 2
+
+
+def test_reopened_without_state_it_still_reads(saved: Any, context: Any, server: str) -> None:
+    # given the saved notebook, when it is opened again without kernel and widget state, trusted as this server wrote it
     page = context.new_page()
-    page.set_viewport_size({"width": 1280, "height": 8_000})  # JupyterLab draws only what is in view
+    page.set_viewport_size(TALL)
     page.goto(f"{server}/lab/workspaces/again/tree/session.ipynb")
     page.wait_for_function(READY_WITHOUT, timeout=60_000)
-    # then both dashboards and the card are readable
-    page.locator("text=both bars on the same scale").wait_for(timeout=20_000)
-    assert page.locator("text=Memory heartbeat").count() == 2
-    assert page.locator("text=both bars on the same scale").count() == 1
+    # then both dashboards and the card are readable; what is lost is the panel, and only that
+    reads(page)
+    assert page.evaluate(TRUSTED) == [True] * len(CELLS)
+    assert page.locator(".jupyter-widgets").count() == 0
+    page.close()
+
+
+def test_reopened_untrusted_it_still_reads(saved: Any, context: Any, server: str, root: Path) -> None:
+    # given the notebook as another person gets it: its signature is not of this server
+    saved.metadata["from"] = "elsewhere"
+    saved.cells[1].outputs[1]["data"]["text/html"] += "<script>window.ran = true</script>"
+    nbformat.write(saved, root / "untrusted.ipynb")
+    # when it is opened
+    page = context.new_page()
+    page.set_viewport_size(TALL)
+    page.goto(f"{server}/lab/workspaces/other/tree/untrusted.ipynb")
+    page.wait_for_function(READY_WITHOUT, timeout=60_000)
+    # then the outputs are sanitised, and readable all the same, in the same places
+    reads(page)
+    assert page.evaluate(TRUSTED) == [False] * len(CELLS)
+    assert page.evaluate("window.ran") is None
+    flex = "getComputedStyle(document.querySelector('img[alt^=\"Memory \"]').parentElement.parentElement).display"
+    assert page.evaluate(flex) == "flex"
+    page.close()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("notebook") is None, reason="needs Notebook 7")
+def test_notebook_7_shows_dashboard_and_panel(session: Any, context: Any, server: str) -> None:
+    # given a notebook in Notebook 7, when its cells are run
+    page = context.new_page()
+    page.goto(f"{server}/notebooks/seven.ipynb")
+    page.wait_for_function(READY, timeout=60_000)
+    page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    # then the dashboard and the panel are there, and the panel answers
+    page.locator("b", has_text="Memory heartbeat").wait_for(timeout=90_000)
+    panel = page.locator(".jupyter-widgets.widget-tab")
+    panel.wait_for(timeout=10_000)
+    panel.locator('input[placeholder="part of a name"]').fill("tanh")
+    panel.locator("b", has_text="1 row").wait_for(timeout=10_000)
+    assert page.locator('img[alt^="Step of "]').count() == 1
     page.close()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.optim.optimizer as optimizer_module
 
-from ipyprof.capture.optimizer_hooks import hook_optimizer_steps
+from ipyprof.capture.optimizer_hooks import hook_optimizer_steps, inside_another_step
 
 register = optimizer_module.register_optimizer_step_post_hook
 
@@ -117,3 +117,23 @@ def test_without_the_dict_the_public_function_serves(monkeypatch: pytest.MonkeyP
         patch.setattr(optimizer_module, "register_optimizer_step_post_hook", registered)
         hook_optimizer_steps(print)()
     assert calls == ["registered", "removed"]
+
+
+def test_step_that_calls_that_of_its_class_is_one() -> None:
+    # given a class of an optimizer of its own, whose base class was used before
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    step()
+    optimizer = Own([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    seen: list[bool] = []
+    take_out = hook_optimizer_steps(lambda stepped, *_: seen.append(inside_another_step(stepped)))
+    # when it steps
+    try:
+        optimizer.step()
+        step()
+    finally:
+        take_out()
+    # then the call of its base class is inside another one, and the step of a second optimizer is not
+    assert seen == [True, False, False]

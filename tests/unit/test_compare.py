@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ipyprof.report.compare import compare_reports
+from ipyprof.report.compare_rows import code_changes
 from ipyprof.report.comparison import Comparison, Row
 from ipyprof.report.report import Breakdown, Device, Report, Throughput
 from ipyprof.report.significance import FASTER, SAME, SLOWER, UNKNOWN
@@ -315,3 +316,11 @@ def test_an_empty_breakdown_is_compared_all_the_same() -> None:
     nothing = Breakdown(**dict.fromkeys(field.name for field in dataclasses.fields(Breakdown)))
     found = compare_reports(dataclasses.replace(sync(), breakdown=nothing), sync())
     assert all(row.state == "unknown" for row in found.parts)
+
+
+def test_what_went_stands_before_what_came() -> None:
+    # given two cells that share one line, when they are compared, then old lines stand first
+    before = ("%%gpuprofile", "for i in range(3):", "    a()", "    b()", "", "done()")
+    after = ("%%gpuprofile --name x", "for x in loader:", "    c(x)", "    d(x)", "    e(x)", "done()")
+    assert [sign for sign, _ in code_changes(before, after)] == ["-"] * 3 + ["+"] * 4
+    assert code_changes(before, before) == ()

@@ -46,6 +46,7 @@ def test_top_level_keys_are_those_of_the_contract() -> None:
         "verdict",
         "trust",
         "ranks",
+        "repeats",
         "views",
     ]
 

@@ -11,7 +11,7 @@ import pytest
 
 from ipyprof.report.display import bundle
 from ipyprof.report.html import render_html, render_page
-from ipyprof.report.report import Line, Report
+from ipyprof.report.report import Holder, Line, Report
 from tests.golden_files import assert_golden, without_pictures
 from tests.sample_reports import (
     SAMPLES,
@@ -258,3 +258,80 @@ def test_several_reasons_are_one_sentence() -> None:
     verdict = dataclasses.replace(report.verdict, confidence="low", reasons=("a single step", "from a file."))
     text = Outline(render_html(dataclasses.replace(report, verdict=verdict))).text
     assert "Why low confidence: a single step; from a file." in text
+
+
+# -- what recordings of an H200 have taught --
+
+
+def verdict_of(report: Report, **changes: object) -> Report:
+    return dataclasses.replace(report, verdict=dataclasses.replace(report.verdict, **changes))
+
+
+def row_of(page: str, source: str) -> str:
+    """The table row that shows this code."""
+    return next(one for one in re.findall(r"<tr\b.*?</tr>", page) if source in one)
+
+
+@pytest.mark.parametrize(("bound", "bold"), [("CPU-bound", "1.88"), ("GPU-bound (compute)", "0.09")])
+def test_the_guilty_line_is_bold_where_its_time_is_lost(bound: str, bold: str) -> None:
+    # given a verdict on the host's side or on the GPU's, when the lines are drawn, then that time alone is bold
+    page = render_html(verdict_of(sync(), bound=bound))
+    numbers = re.findall(r"<b>([\d.]+)</b>", row_of(page, "total += h[0, 0].item()"))
+    assert numbers == [bold, "60"]
+
+
+def test_a_deletion_has_no_empty_new_line() -> None:
+    # given a change that takes a line away, when it is shown, then there is the line that goes and none that comes
+    page = render_html(verdict_of(sync(), change=("    torch.cuda.empty_cache()", "")))
+    assert "−" in Outline(page).text and "> + " not in page and ">+ " not in page
+
+
+@pytest.mark.parametrize(
+    ("cause", "name"), [("tensor_cores", "On Tensor Cores"), ("launch_bound", "As one graph"), ("transfer", "Without")]
+)
+def test_the_second_bar_says_what_is_done_otherwise(cause: str, name: str) -> None:
+    # given causes that are taken away or cured otherwise, when the bars are named, then each by what happens
+    text = Outline(render_html(verdict_of(sync(), cause=cause))).text
+    assert f"{name} " in text
+    assert "Without products without" not in text
+
+
+def test_a_gain_unlike_its_part_is_explained() -> None:
+    # given a loader whose part is 225.4 ms, when removing it gains as much, more or less, then the difference is told
+    for gained, words in ((225.4, ""), (230.0, "more than that part"), (200.0, "less than that part")):
+        text = Outline(render_html(verdict_of(starvation(), recoverable_ms=gained))).text
+        assert ("than that part" in text) == bool(words)
+        assert words in text
+
+
+def test_next_to_nothing_of_other_has_no_row() -> None:
+    # given 0.01 ms of 257 that are "other", and then 5 ms, when the parts are listed, then only the second has a row
+    for other, shown in ((0.01, False), (5.0, True)):
+        breakdown = dataclasses.replace(starvation().breakdown, other=other)
+        page = render_html(dataclasses.replace(starvation(), breakdown=breakdown))
+        assert ("</span>Other</td>" in page) is shown
+
+
+def test_tensor_cores_that_do_not_apply_are_not_called_unmeasured() -> None:
+    # given operators that are no products, when the columns are left out, then nothing is called not measured
+    operators = tuple(dataclasses.replace(one, tensor_core="n/a") for one in sync().operators)
+    assert (
+        "Tensor Cores: not measured" not in Outline(render_html(dataclasses.replace(sync(), operators=operators))).text
+    )
+
+
+def test_a_long_line_of_code_is_shown_whole() -> None:
+    # given a line of 88 columns, when the lines are drawn on the whole card, then it is there to its end
+    code = "    loss = F.cross_entropy(model(x).float(), labels.to(device, non_blocking=True), weight=w)"
+    line = Line(line=3, source=code, device_ms=1.0, host_ms=1.0, sync_count=0)
+    page = render_html(dataclasses.replace(sync(), lines=(line,)))
+    assert "weight=w)</span>" in row_of(page, "cross_entropy")
+
+
+def test_holders_are_words_and_names_are_code() -> None:
+    # given a variable and a description, when they are listed at the peak, then only the variable is code
+    memory = sync().memory
+    assert memory is not None
+    holders = (Holder(name="weights", bytes=9, line=4), Holder(name="activations of line 5", bytes=8, line=5))
+    text = Outline(render_html(dataclasses.replace(sync(), memory=dataclasses.replace(memory, holders=holders)))).text
+    assert "At the peak: weights (line 4) 9 bytes · activations of line 5: 8 bytes." in text

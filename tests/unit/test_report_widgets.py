@@ -177,9 +177,22 @@ def test_the_memory_cursor_tells_what_is_allocated() -> None:
     assert "reserved 73.4 MB" in words_of(shown.value)
 
 
+def test_the_memory_cursor_shrinks_with_its_picture() -> None:
+    # given a narrow page, on which the picture is smaller, when the cursor stands at the end, then in its percent
+    slider, shown = opened(sync(), "Memory").children
+    slider.value = slider.max
+    assert "left:98.86%" in shown.value  # 692 of 700 pixels
+    assert "max-width:100%" in shown.value
+
+
 def test_the_memory_cursor_tells_who_holds_it() -> None:
     # given holders over time, when asked at an instant, then the largest come first and nothing is held by none
-    moments = {"time_ms": [0.0, 5.0], "names": ["weights", "x"], "bytes": [[4_000_000, 0], [1_000_000, 9_000_000]]}
+    moments = {
+        "time_ms": [0.0, 5.0],
+        "names": ["weights", "x"],
+        "first": [4_000_000, 0],
+        "changes": [[0, 1_000_000, 1, 9_000_000]],
+    }
     report = dataclasses.replace(sync(), views={**sync().views, "memory": {"moments": moments}})
     assert words_of(memory_at(report, 1.0)).endswith("Held by weights 4.0 MB.")
     assert words_of(memory_at(report, 6.0)).endswith("Held by x 9.0 MB · weights 1.0 MB.")

@@ -1,0 +1,45 @@
+"""One report of several recordings of a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ipyprof.diagnosis.repeats import check, choose, judged, sentence
+from ipyprof.report.report import Report, TrustCheck
+from ipyprof.trace.model import Repeat, Repeats
+
+
+def put_together(reports: Sequence[Report]) -> Repeats:
+    """What the recordings said, and which of them is to be shown.
+
+    The steps behind a recording are its own; those before it are the earlier one's and counted there.
+
+    Args:
+        reports: of the single recordings, in order.
+    """
+    recordings = tuple(
+        Repeat(
+            step_ms=report.steps.step_ms if at == 0 or report.steps.baseline.startswith("after") else None,
+            cause=report.verdict.cause,
+        )
+        for at, report in enumerate(reports)
+    )
+    shown = choose(recordings, [not report.source.partial for report in reports])
+    return Repeats(shown=shown + 1, recordings=recordings)
+
+
+def with_repeats(report: Report, repeats: Repeats) -> Report:
+    """The report of the shown recording with what all of them say."""
+    said = check(repeats)
+    return replace(
+        report,
+        repeats=repeats,
+        verdict=judged(report.verdict, repeats),
+        trust=(*report.trust, TrustCheck(check=said.check, status=said.status, text=said.text)),
+    )
+
+
+def repeats_text(report: Report) -> str:
+    """One line of what several recordings said; empty for a single one."""
+    return "" if report.repeats is None else f"{sentence(report.repeats)}."

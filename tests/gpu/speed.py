@@ -1,0 +1,179 @@
+"""What profiling costs on a GPU: ``python -m tests.gpu.speed [--dry] [--pairs N]``, within 90 seconds.
+
+One loop of small kernels, whose step the host decides: there any extra work of the host shows. Runs of a cell alone and
+under ``%%gpuprofile`` alternate, and the median of the pairs counts.
+
+* Steps outside the recording: hundred steps that begin when the report has been delivered, against the same steps of
+  the cell alone.
+* Recorded steps, against plain ``torch.profiler`` with the same switches.
+* The end of the cell to the dashboard, for recordings of 10,000, 100,000 and 500,000 events, and against
+  ``prof.key_averages().table()`` of the same recording up to 100,000.
+
+The exit code is 1 when a goal is missed. Without CUDA it does nothing, or with ``--dry`` a short run on the CPU that
+checks the script, not the goals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+
+from tests.benchmarks.__main__ import Row
+from tests.benchmarks.live import live_seconds
+
+LAYERS, WIDTH, BATCH = 8, 256, 64
+SETTLED, LAST = 80, 180
+"""Steps of the cell: the report is out at the first one; the loop ends behind the second one."""
+EVENTS = (10_000, 100_000, 500_000)
+TABLE_UP_TO = 150_000  # events; torch's own table takes minutes beyond
+OUTSIDE, RECORDED, TABLE = 1.01, 1.05, 6.0
+
+CELL = """for number in range({steps}):
+    if number in {stamped}:
+        synchronise()
+        stamps.append(clock())
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+synchronise()
+stamps.append(clock())
+"""
+
+
+def loop(device: str) -> dict[str, Any]:
+    """The names that the cell uses."""
+    layers = (layer for _ in range(LAYERS) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU()))
+    model = torch.nn.Sequential(*layers).to(device)
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3, foreach=False),
+        "batch": torch.randn(BATCH, WIDTH, device=device),
+        "synchronise": torch.cuda.synchronize if device == "cuda" else lambda: None,
+        "clock": time.perf_counter,
+        "stamps": [],
+    }
+
+
+def outside(shell: Any, pairs: int) -> tuple[float, float]:
+    """(median of profiled / alone, spread of the alone ones) over steps behind the report."""
+    cell = CELL.format(steps=LAST, stamped=(SETTLED,))
+    names = shell.user_ns
+
+    def taken(text: str) -> float:
+        names["stamps"].clear()
+        names["report"] = None
+        shell.run_cell(text).raise_error()
+        begin, end = names["stamps"]
+        return float(end - begin)
+
+    taken(cell)
+    alone, ratios = [], []
+    for _ in range(pairs):
+        alone.append(taken(cell))
+        ratios.append(taken("%%gpuprofile -q --static -o report\n" + cell) / alone[-1])
+        assert names["report"] is not None
+    return median(ratios), (max(alone) - min(alone)) / median(alone)
+
+
+def recorded(shell: Any, device: str, pairs: int) -> tuple[float, float]:
+    """(median of recorded step / that of plain ``torch.profiler``, its step in ms)."""
+    cell = CELL.format(steps=40, stamped=())
+    names = shell.user_ns
+    ratios, plain = [], []
+    for _ in range(pairs):
+        plain.append(_plain_ms(names, device))
+        names["stamps"].clear()
+        shell.run_cell("%%gpuprofile -q --static --no-memory -o report\n" + cell).raise_error()
+        ratios.append(median(names["report"].steps.profiled_per_step_ms) / plain[-1])
+    return median(ratios), median(plain)
+
+
+def _plain_ms(names: dict[str, Any], device: str) -> float:
+    """Median step in ms of three steps recorded by ``torch.profiler`` alone, the first two discarded as ipyprof does."""
+    read: list[Callable[[], float]] = []
+    marks: list[Any] = []
+    schedule = torch.profiler.schedule(wait=2, warmup=2, active=3, repeat=1)
+    with torch.profiler.profile(schedule=schedule, record_shapes=True) as profiler:
+        for number in range(8):
+            if number == 4:
+                names["synchronise"]()
+            if 4 <= number <= 7:
+                marks.append(_mark(device))
+            names["optimizer"].zero_grad()
+            names["model"](names["batch"]).square().mean().backward()
+            names["optimizer"].step()
+            if number == 6:
+                marks.append(_mark(device))
+                names["synchronise"]()
+                break
+            profiler.step()
+    read = [_between(begin, end, device) for begin, end in zip(marks[:-1], marks[1:], strict=True)]
+    return median(one() for one in read)
+
+
+def _mark(device: str) -> Any:
+    if device != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _between(begin: Any, end: Any, device: str) -> Callable[[], float]:
+    return (lambda: float(begin.elapsed_time(end))) if device == "cuda" else (lambda: float(end - begin) * 1e3)
+
+
+def rows_of(device: str, pairs: int, events: tuple[int, ...]) -> list[Row]:
+    """The table; each line is printed as it comes."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    rows: list[Row] = []
+
+    def add(row: Row) -> None:
+        rows.append(row)
+        print(row, flush=True)
+
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "ipyprof")
+    shell.user_ns.update(loop(device))
+    slower, spread = outside(shell, pairs)
+    note = f"{pairs} pairs, alone they spread by {100 * spread:.1f} %"
+    add(Row(what="steps behind the recording / alone", value=slower, limit=OUTSIDE, note=note))
+    slower, plain_ms = recorded(shell, device, pairs)
+    note = f"{plain_ms:.2f} ms each"
+    add(Row(what="recorded steps / torch.profiler alone", value=slower, limit=RECORDED, note=note))
+    found, _, _ = live_seconds(4, device, table=False)
+    for wanted in events:
+        steps = max(round(wanted / (found / 4)), 1)
+        count, ours, theirs = live_seconds(steps, device, table=wanted <= TABLE_UP_TO)
+        add(Row(what=f"end of the cell to the dashboard, {count:,} events", value=ours, unit="s"))
+        if theirs is not None:
+            what = f"key_averages().table() / dashboard, {count:,} events"
+            add(Row(what=what, value=theirs / ours, limit=TABLE, at_least=True, note=f"{theirs:.2f} s"))
+    return rows
+
+
+def main() -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu.speed", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--dry", action="store_true", help="a short run on the CPU; the goals are not judged")
+    asked = parser.parse_args()
+    if asked.dry:
+        rows_of("cpu", 1, (2_000, 10_000))
+        return 0
+    if not torch.cuda.is_available():
+        print("there is no CUDA device: --dry checks the script on the CPU")
+        return 0
+    print(torch.cuda.get_device_name())
+    return 0 if all(row.met for row in rows_of("cuda", asked.pairs, EVENTS)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
