@@ -109,11 +109,12 @@ class Delivery:
     def _tell_failure(self, error: BaseException) -> None:
         """Some lines where memory ran out behind the report: the report that was shown cannot know it."""
         from ipyprof.capture.holdings import live_of_failure
-        from ipyprof.report.memory_section import failure_lines
 
         try:
             live = live_of_failure(self._options, error)
             if live is not None:
+                from ipyprof.report.memory_section import failure_lines  # here, for it takes matplotlib along
+
                 for line in failure_lines(report_of(no_events(), self._source(live), live)):
                     self._surface.say(line)
         except Exception as failure:  # the user's error is the one to tell

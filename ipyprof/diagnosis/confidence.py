@@ -50,7 +50,7 @@ def confidence(profile: Profile) -> tuple[str, tuple[str, ...]]:
     if spread is not None and spread > thresholds.UNSTABLE_SHARE:
         lower(1, f"unprofiled steps vary by {percent_short(spread)}")
     if profile.overhead is not None and profile.overhead > thresholds.OVERHEAD_WARN:
-        lower(1, f"recording made the step {profile.overhead:.1f} times longer")
+        lower(1, f"recording made the step {profile.overhead:.1f} times as long")
     if profile.lost:
         lower(1, f"{plural(profile.lost, 'launch')} without a GPU record")
     agree = clocks(profile)

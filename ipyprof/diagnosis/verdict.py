@@ -249,7 +249,7 @@ def _cpu_doubt(profile: Profile, parts: Mapping[str, float]) -> str | None:
     if profile.step_ns < thresholds.CPU_LEAST_STEP_NS:
         return f"a step of {time_text(profile.step_ns / NS_PER_MS)} is shorter than what marking it takes"
     if profile.overhead is not None and profile.overhead > thresholds.CPU_MOST_OVERHEAD:
-        return f"recording made the step {profile.overhead:.0f} times longer"
+        return f"recording made the step {profile.overhead:.0f} times as long"
     if parts["other"] / profile.step_ns > thresholds.CPU_MOST_OTHER:
         return f"{percent_short(parts['other'] / profile.step_ns)} of the step is not explained by the recording"
     off = 0.0 if profile.replayed is None else abs(profile.replayed.step_ns / profile.step_ns - 1)

@@ -627,7 +627,7 @@ class TestOtherProfilers:
         recording = session.finish()
         # then its trace has the user's work alone, and ours the ranges up to there
         assert "aten::exp" in theirs[0]
-        assert [name for name in theirs[0] if name.startswith(("##", "ProfilerStep"))] == []
+        assert [name for name in theirs[0] if name.startswith(("##", "ProfilerStep", "ProfilerMark"))] == []
         assert {"## line 3", "## line 4"} <= names(recording.trace_path)
         assert "## line 5" not in names(recording.trace_path)
         recording.discard()
@@ -665,6 +665,24 @@ class TestOtherProfilers:
         recording = session.finish()
 
         assert len(step_names(recording.trace_path)) == 3
+        recording.discard()
+
+    def test_a_profiler_of_the_users_that_waits_marks_no_steps_of_ours(self) -> None:
+        # given a profiler whose schedule waits around our run: torch writes a range for each of its steps too
+        user = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU],
+            schedule=torch.profiler.schedule(wait=20, warmup=1, active=1),
+        )
+        session = Session(Options())
+        user.start()
+        # when both have counted the same steps
+        run_loop(session, 12, lambda _index: user.step())
+        user.stop()
+        recording = session.finish()
+        # then the steps in the file are ours, and theirs have a name of their own
+        assert step_names(recording.trace_path) == ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"]
+        assert {"ProfilerUser#5", "ProfilerUser#6"} <= names(recording.trace_path)
+        assert not any(name.startswith("ProfilerMark") for name in names(recording.trace_path))
         recording.discard()
 
     @pytest.mark.skipif(not torch.profiler.itt.is_available(), reason="this torch has no ITT")

@@ -234,7 +234,7 @@ FAULTS = (
             name=f"an error in iteration {at}",
             cells=(
                 "%%gpuprofile -q -o report\n"
-                f"for i in range(300):\n    y = x @ x\n    if i == {at}: raise {error}('mine')",
+                f"for i in range(60):\n    y = x @ x\n    if i == {at}: raise {error}('mine')",
             ),
             error=error,
             steps=steps,
@@ -248,7 +248,7 @@ FAULTS = (
             (4, "ValueError", 0, "ValueError in step 1 of 3"),
             (6, "KeyboardInterrupt", 2, "KeyboardInterrupt in step 3 of 3"),
             (8, "AssertionError", 3, ""),
-            (299, "ValueError", 3, ""),
+            (59, "ValueError", 3, ""),
         )
     ),
     Fault(

@@ -309,7 +309,7 @@ def test_large_overhead_warns_and_is_hedged() -> None:
     profile = profiled(busy, 1_002, profiled_ns=(2_505_000,))
 
     assert said(profile)["overhead"] == ("warn", "recording made the step 150 % longer")
-    assert confidence(profile) == ("medium", ("recording made the step 2.5 times longer",))
+    assert confidence(profile) == ("medium", ("recording made the step 2.5 times as long",))
 
 
 def test_memory_records_that_do_not_add_up_warn() -> None:

@@ -331,7 +331,7 @@ def test_long_recorded_step_lowers_the_confidence() -> None:
 
     assert verdict.cause == "launch_bound"
     assert verdict.confidence == "medium"
-    assert any("2.1 times longer" in reason for reason in verdict.reasons)
+    assert any("2.1 times as long" in reason for reason in verdict.reasons)
 
 
 # When it cannot be told.
@@ -539,7 +539,7 @@ def cpu_steps(step_us: float, recorded_us: float, **known: Any) -> Profile:
     ("step_us", "recorded_us", "reason"),
     [
         (5, 5, "a step of 5 µs is shorter than what marking it takes"),
-        (300, 3_000, "recording made the step 10 times longer"),
+        (300, 3_000, "recording made the step 10 times as long"),
         (3_000, 300, "of the step is not explained by the recording"),
         (7_000, 31_000, "the recorded steps are 343 % off the unprofiled ones"),
     ],
