@@ -286,14 +286,14 @@ def ladder_lesson(report: Report) -> str:
     if busy is None:
         return ""
     if busy < 0.5:
-        return "The GPU has no work for most of the step: faster kernels would hardly show."
+        return "The GPU computes for less than half of the step: faster kernels would hardly show."
     if busy >= 0.85:
         if report.utilization.mfu is None:
             return "“100 %” would only say that some kernel was running, not how much of the GPU it uses."
         return (
             "“100 %” only says that some kernel was running. MFU counts arithmetic; 40 to 50 % is well-tuned training."
         )
-    return f"The GPU waits {percent_short(1 - busy)} of the step: get that back before its kernels."
+    return f"The GPU computes {percent_short(busy)} of the step: get the rest back before you make its kernels faster."
 
 
 def _same(row: CheckRow, finding: Finding) -> bool:
