@@ -249,7 +249,8 @@ def sync() -> Report:
             speedup_bound=1.52,
             confidence="high",
             next="launch_bound",
-            next_text="then launches at 2.50 ms",
+            next_ms=0.62,
+            next_text="then launches: 0.62 of 2.50 ms",
         ),
         trust=(
             TrustCheck(check="steps", status="ok", text="3 steps within ±1 %"),
@@ -454,7 +455,8 @@ def starvation() -> Report:
             speedup_bound=8.13,
             confidence="high",
             next="cpu_bound",
-            next_text="then Python at 31.6 ms",
+            next_ms=9.3,
+            next_text="then Python: 9.30 of 31.6 ms",
         ),
         views=views,
     )

@@ -210,13 +210,9 @@ def acts(
             continue
         act[index] = Act.SYNC_DEVICE
         wait[index] = min(max(int(latest[first[index]]) - int(start[index]), 0), int(end[index] - start[index]))
-    streams = len(records.ready)
-    per_stream = np.full((streams, len(records.end) + 1), far, np.int64)
-    for key in range(streams):
-        per_stream[key, 1:] = np.where(records.stream == key, records.end, far)
-    per_stream = np.maximum.accumulate(per_stream, axis=1)
-    for index in np.flatnonzero((role == Role.SYNC_STREAM) | partly):
-        ends = per_stream[:, first[index]]
+    asking = np.flatnonzero((role == Role.SYNC_STREAM) | partly)
+    per_stream = _latest_ends(records, first[asking], far)
+    for index, ends in zip(asking, per_stream, strict=True):
         possible = np.where(ends <= end[index] + 2_000, ends, far)
         key = int(np.argmax(possible))
         if possible[key] == far or (partly[index] and possible[key] <= start[index]):
@@ -243,6 +239,16 @@ def acts(
             # Own time of a blocking copy is its tail; the way to its start is the record's latency or pause.
             wait[index] = max(int(records.end[record]) - int(start[index]), 0)
     return act, target, wait
+
+
+def _latest_ends(records: Records, first: Int64, far: int) -> Int64:
+    """(k, streams) int64 ns: the latest end on each stream of the records before each of ``first``, ``far`` = none."""
+    found = np.full((len(first), len(records.ready)), far, np.int64)
+    for key in np.unique(records.stream).tolist() if len(first) else ():
+        mine = np.flatnonzero(records.stream == key)
+        latest = np.concatenate(([far], np.maximum.accumulate(records.end[mine])))
+        found[:, key] = latest[np.searchsorted(mine, first)]
+    return found
 
 
 def _blocks(trace: Trace, record: int, call: int) -> bool:

@@ -47,5 +47,13 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in replaced:
             _plain.signal(number, handler)
-        for number in dict.fromkeys(arrived):
-            signal.raise_signal(number)
+        # Each once, whatever the handlers before it raise; the interrupt last, so that it is what the cell ends with.
+        _deliver(sorted(set(arrived), key=lambda number: number == signal.SIGINT))
+
+
+def _deliver(numbers: list[int]) -> None:
+    if numbers:
+        try:
+            signal.raise_signal(numbers[0])
+        finally:
+            _deliver(numbers[1:])

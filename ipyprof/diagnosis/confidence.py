@@ -45,7 +45,7 @@ def confidence(profile: Profile) -> tuple[str, tuple[str, ...]]:
         if off > thresholds.FIT_SHARE:
             lower(1, f"the replayed step is {percent_short(off)} off the unprofiled one")
     if abs(profile.drift - 1) > thresholds.DRIFT_SHARE:
-        lower(1, f"the unprofiled steps ran {drift_text(profile.drift)} than the recorded ones")
+        lower(1, f"the unprofiled steps ran {drift_text(profile.drift)}, apart from what recording costs")
     spread = unprofiled_spread(profile)
     if spread is not None and spread > thresholds.UNSTABLE_SHARE:
         lower(1, f"unprofiled steps vary by {percent_short(spread)}")

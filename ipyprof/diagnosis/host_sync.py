@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Act, Host, Program
 from ipyprof.diagnosis.finding import Finding, Site, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, absent, gain_of, is_found, judged, source_line
+from ipyprof.diagnosis.kept_reads import change_of
 from ipyprof.diagnosis.sync_origin import origin_text, outside_the_cell
 from ipyprof.diagnosis.transfer import copies, operator_of
 from ipyprof.formatting import percent_short, time_text
@@ -29,10 +29,6 @@ VIEWS = frozenset(
     )
 )
 FEEDING_VIEWS = 3
-# Where a tensor in place of the number would be read all the same.
-_READS_AGAIN = re.compile(
-    r"""\b(?:if|while|assert|elif|in|not|and|or)\b|\b(?:print|float|int|bool|str|format|round|range)\(|f["']|%"""
-)
 LINES_REPLAYED = 5
 
 
@@ -94,7 +90,7 @@ def find(profile: Profile) -> Finding:
         advice=_advice(first.where.operator or "", source_line(profile, first.where.line)),
         where=first.where,
         sites=sites + outside,
-        change=change_of(source_line(profile, first.where.line)),
+        change=None if profile.live is None else change_of(profile.live.source, first.where.line or 0),
     )
 
 
@@ -197,29 +193,3 @@ def _advice(operator: str, text: str) -> str:
 
 
 _DECIDES = re.compile(r"^\s*(if|elif|while|assert)\b")
-
-
-def change_of(text: str) -> tuple[str, str] | None:
-    """The user's line without its read, where that is plainly possible."""
-    if text.count(".item()") == 1 and not _READS_AGAIN.search(text) and _keeps_the_value(text):
-        return text, text.replace(".item()", ".detach()") + "  # a tensor: stays on the GPU"
-    if text.strip() in ("torch.cuda.synchronize()", "torch.cuda.synchronize();"):
-        return text, ""
-    return None
-
-
-def _keeps_the_value(text: str) -> bool:
-    """Whether the statement only stores what it reads, where a tensor serves as well: ``total += loss.item()``."""
-    try:
-        statement = ast.parse(text.strip()).body[0]
-    except (SyntaxError, ValueError, IndexError):
-        return False
-    if isinstance(statement, ast.Assign | ast.AugAssign):
-        return _is_read(statement.value)
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    stores = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "append"
-    return stores and isinstance(call, ast.Call) and len(call.args) == 1 and _is_read(call.args[0])
-
-
-def _is_read(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "item"

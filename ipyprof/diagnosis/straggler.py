@@ -162,6 +162,7 @@ def join(
         confidence=_confidence(joint, verdict.confidence),
         reasons=reasons,
         next=follows,
+        next_ms=None,
         next_text=None,
     )
 

@@ -103,7 +103,7 @@ def _drift(profile: Profile) -> Iterator[Check]:
     change = abs(profile.drift - 1)
     if change > thresholds.FIT_SHARE:
         status = "warn" if change > thresholds.DRIFT_SHARE else "ok"
-        text = f"unprofiled steps ran {drift_text(profile.drift)} than the recorded ones (GPU clock or host)"
+        text = f"unprofiled steps ran {drift_text(profile.drift)}, apart from what recording costs (GPU clock or host)"
         yield Check(check="drift", status=status, text=text)
 
 

@@ -87,13 +87,15 @@ def searching(profile: Profile) -> tuple[Int64, Int64]:
     ends_search = waits | ((program.call_host == Host.ALLOCATOR) & (program.event >= 0))
     start: list[int] = []
     end: list[int] = []
-    for event in events.tolist():
-        inside = program.event >= 0
-        inside &= (program.call_from >= trace.start_ns[event]) & (program.call_to <= trace.end_ns[event])
-        inside &= trace.tid[program.event] == trace.tid[event]
-        if (inside & waits).any():
+    # Calls are in time order: those inside an operator are few, and next to each other.
+    first = np.searchsorted(program.call_from, trace.start_ns[events])
+    last = np.searchsorted(program.call_to, trace.end_ns[events], side="right")
+    for event, low, high in zip(events.tolist(), first.tolist(), last.tolist(), strict=True):
+        calls = slice(low, high)
+        inside = trace.tid[program.event[calls]] == trace.tid[event]
+        if (inside & waits[calls]).any():
             start.append(int(trace.start_ns[event]))
-            end.append(int(program.call_to[inside & ends_search].max()))
+            end.append(int(program.call_to[calls][inside & ends_search[calls]].max()))
     return union(np.asarray(start, np.int64), np.asarray(end, np.int64))
 
 

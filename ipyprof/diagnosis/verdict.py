@@ -25,7 +25,7 @@ from ipyprof.diagnosis import (
 from ipyprof.diagnosis.clocks import shifted
 from ipyprof.diagnosis.confidence import confidence
 from ipyprof.diagnosis.finding import Finding, Verdict, Where
-from ipyprof.diagnosis.judge import NS_PER_MS, gain_of, least_share, unknown
+from ipyprof.diagnosis.judge import NS_PER_MS, Gain, gain_of, least_share, unknown
 from ipyprof.diagnosis.out_of_memory import verdict_of_failure
 from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, device_bound, headline, healthy_headline
 from ipyprof.formatting import percent_short, time_text
@@ -132,7 +132,7 @@ def _verdict(profile: Profile, findings: list[Finding]) -> Verdict:
     if not found:
         return _nothing_found(profile, findings)
     main = _dominant(profile, found)
-    following, text = _next(profile, main)
+    following, gain, text = _next(profile, main)
     level, reasons = confidence(profile)
     return Verdict(
         cause=main.cause,
@@ -146,6 +146,7 @@ def _verdict(profile: Profile, findings: list[Finding]) -> Verdict:
         confidence=level,
         reasons=reasons,
         next=following,
+        next_ms=None if gain is None else gain.recoverable_ns / NS_PER_MS,
         next_text=text,
     )
 
@@ -177,8 +178,8 @@ def _dominant_wait(profile: Profile, found: list[Finding]) -> Finding:
     return next((finding for finding in specific if finding.cause == host_sync.CAUSE), residual)
 
 
-def _next(profile: Profile, main: Finding) -> tuple[str | None, str]:
-    """The cause that comes next once the first is cured, from combined edits, and a few words on it."""
+def _next(profile: Profile, main: Finding) -> tuple[str | None, Gain | None, str]:
+    """(the cause that comes next once the first is cured, what curing it too recovers, a few words on it)."""
     assert profile.program is not None and profile.step_ns is not None
     module = next(module for module in CAUSES if main.cause == module.CAUSE)
     cured: Program = module.edit(profile, profile.program)
@@ -192,8 +193,9 @@ def _next(profile: Profile, main: Finding) -> tuple[str | None, str]:
         if large and (best_gain is None or gain.recoverable_ns > best_gain.recoverable_ns):
             best, best_gain = other.CAUSE, gain
     if best is None or best_gain is None:
-        return None, "then the GPU's own work"
-    return best, f"then {NEXT_NAMES[best]} at {time_text(best_gain.step_ns / NS_PER_MS)}"
+        return None, None, "then the GPU's own work"
+    gained, step = time_text(best_gain.recoverable_ns / NS_PER_MS), time_text(best_gain.step_ns / NS_PER_MS)
+    return best, best_gain, f"then {NEXT_NAMES[best]}: {gained} of {step}"
 
 
 def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:

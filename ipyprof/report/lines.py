@@ -102,8 +102,8 @@ def lines_section(report: Report) -> str:
     words = [
         "host ms: the line's own time."
         if not device
-        else "GPU ms: the line's work on the GPU, with the backward pass of what it computed. host ms: the line's own "
-        "time, waiting included, also while the GPU works: so it may be more than what can be recovered."
+        else "GPU ms: the line's work on the GPU as recorded, with the backward pass of what it computed. host ms: the "
+        "line's own time, waiting included, also while the GPU works: so it may be more than what can be recovered."
     ]
     if syncs:
         words.append("A sync is a place where Python waits for the GPU.")

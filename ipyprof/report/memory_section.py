@@ -158,7 +158,8 @@ def notes(report: Report) -> list[str]:
         shown = "; ".join(_call(*call) for call in sorted(longest))
         found.append(
             f"▾ The allocator called the driver {plural(int(facts.get('call_count') or len(calls)), 'time')}, "
-            f"{time_text(facts.get('call_ms'))} in all: {shown}{'; …' if len(calls) > CALLS_SHOWN else ''}."
+            f"{time_text(facts.get('call_ms'))} in all, in recorded time"
+            f"{'; the longest' * (len(calls) > CALLS_SHOWN)}: {shown}."
             f"{_settled(report, calls, facts)}"
         )
     if facts.get("other_processes"):

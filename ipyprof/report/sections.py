@@ -156,6 +156,8 @@ def step_section(report: Report) -> str:
         caption = "the host's step: GPU time is not available"
     else:
         caption = "thick ring: GPU works &nbsp;&nbsp; thin ring: GPU waits"
+    if culprit is not None:
+        caption += " &nbsp;&nbsp; red edge: the bottleneck"
     beside = div(image, "display:flex;justify-content:center") + div(caption, f"{SMALL};text-align:center")
     if culprit is None and report.verdict.cause in ("host_sync", "launch_bound"):
         beside += note("No slice is the culprit: the GPU lacks queued work.")
@@ -199,10 +201,10 @@ def memory_section(report: Report) -> str:
 
 
 def _holder_name(holder: Holder) -> str:
-    """``weights`` as code, ``activations of line 5:`` as words, with the line where the name does not say it."""
+    """``weights:`` as code, ``activations of line 5:`` as words, with the line where the name does not say it."""
     name = holder.name[:60]
     if name.isidentifier():
-        return mono(name) + (f" (line {holder.line})" if holder.line else "")
+        return mono(name) + (f" (line {holder.line}):" if holder.line else ":")
     return f"{escape(name)}:"
 
 

@@ -85,7 +85,7 @@ def operators_table(operators: Sequence[Operator], *, limit: int = TOP, recorded
     def own(operator: Operator) -> float:
         return (operator.self_device_ms or 0.0) if device else operator.self_host_ms
 
-    clock = "one recorded step" if recorded else "one step"
+    clock = "one recorded step" if recorded or device else "one step"
     what = f"device self time in {clock}, % of all GPU time" if device else f"host self time in {clock}: no GPU time"
     head = title("Top operators on the GPU" if device else "Top operators on the host", what if operators else "")
     ranked = sorted(operators, key=own, reverse=True)

@@ -175,7 +175,8 @@ def facts(report: Report) -> tuple[Fact, ...]:
     else:
         fourth = _missing("GPU waits")
     if verdict.next is not None:
-        fifth = Fact(name="next bottleneck", value=cause_name(verdict.next))
+        gain = "" if verdict.next_ms is None else f", {time_text(verdict.next_ms)}"
+        fifth = Fact(name="next bottleneck", value=f"{cause_name(verdict.next)}{gain}")
     elif verdict.cause == "inconclusive" or verdict.predicted_step_ms is None or report.device is None:
         fifth = _missing("next bottleneck")
     else:

@@ -460,6 +460,27 @@ def test_a_handler_of_the_users_that_raises_does_so_behind_a_transition(number: 
     assert order == ["inside"]
 
 
+def test_an_interrupt_is_not_lost_behind_a_handler_that_raises() -> None:
+    # given a time limit and an interrupt that come in one transition, in this order
+    def handler(_number: int, _frame: object) -> None:
+        raise TimeoutError("mine")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+
+    def inside() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGINT)
+
+    # when the transition is over, then both come, and the interrupt is what the cell ends with
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            inside()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert isinstance(caught.value.__context__, TimeoutError)
+
+
 # -- processes of their own --
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -95,26 +95,23 @@ def recorded(shell: Any, device: str, pairs: int) -> tuple[float, float]:
 
 
 def _plain_ms(names: dict[str, Any], device: str) -> float:
-    """Median step in ms of three steps recorded by ``torch.profiler`` alone, the first two discarded as ipyprof does."""
-    read: list[Callable[[], float]] = []
+    """Median of three steps in ms that ``torch.profiler`` alone records, behind two of warm-up."""
     marks: list[Any] = []
     schedule = torch.profiler.schedule(wait=2, warmup=2, active=3, repeat=1)
     with torch.profiler.profile(schedule=schedule, record_shapes=True) as profiler:
-        for number in range(8):
+        for number in range(7):
             if number == 4:
                 names["synchronise"]()
-            if 4 <= number <= 7:
+            if number >= 4:
                 marks.append(_mark(device))
             names["optimizer"].zero_grad()
             names["model"](names["batch"]).square().mean().backward()
             names["optimizer"].step()
-            if number == 6:
-                marks.append(_mark(device))
-                names["synchronise"]()
-                break
-            profiler.step()
-    read = [_between(begin, end, device) for begin, end in zip(marks[:-1], marks[1:], strict=True)]
-    return median(one() for one in read)
+            if number < 6:
+                profiler.step()
+        marks.append(_mark(device))
+        names["synchronise"]()
+    return median(_between_ms(begin, end) for begin, end in pairwise(marks))
 
 
 def _mark(device: str) -> Any:
@@ -125,8 +122,8 @@ def _mark(device: str) -> Any:
     return event
 
 
-def _between(begin: Any, end: Any, device: str) -> Callable[[], float]:
-    return (lambda: float(begin.elapsed_time(end))) if device == "cuda" else (lambda: float(end - begin) * 1e3)
+def _between_ms(begin: Any, end: Any) -> float:
+    return float(end - begin) * 1e3 if isinstance(begin, float) else float(begin.elapsed_time(end))
 
 
 def rows_of(device: str, pairs: int, events: tuple[int, ...]) -> list[Row]:

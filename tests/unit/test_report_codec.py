@@ -69,7 +69,7 @@ def test_top_level_keys_are_those_of_the_contract() -> None:
         (
             "verdict",
             "cause headline advice change bound recoverable_ms predicted_step_ms speedup_bound confidence reasons next "
-            "next_text",
+            "next_ms next_text",
         ),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipyprof.diagnosis import host_sync, launch_bound
+from ipyprof.diagnosis.kept_reads import change_of
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.trace.model import SyncSite
 from tests.looped import gains, profiled
@@ -161,5 +162,23 @@ def test_further_places_are_counted() -> None:
 )
 def test_diff_is_given_only_where_a_tensor_serves_as_well(line: str, after: str | None) -> None:
     # given a line that reads a value, when the change is asked for, then it keeps no graph and breaks no call
-    change = host_sync.change_of(line)
+    change = change_of(line, 1)
     assert (None if change is None else change[1]) == after
+
+
+LOOP = "%%gpuprofile\nseen = []\nfor x in batches:\n    seen.append(x.mean().item())\n"
+
+
+@pytest.mark.parametrize(
+    ("rest", "changed"),
+    [
+        ("print(sum(seen))", True),  # once, after the loop
+        ("    optimizer.step()", True),
+        ('    text = " ".join([f"{value:.4f}" for value in seen[-60:]])', False),
+        ("    if len(seen) > 3: break", False),
+        ("    !date", False),  # no Python: not known
+    ],
+)
+def test_diff_is_not_given_where_the_loop_looks_at_what_is_kept(rest: str, changed: bool) -> None:
+    # given a loop that keeps what it reads, when another line uses that, then a tensor would be read there
+    assert (change_of(LOOP + rest, 4) is not None) == changed
