@@ -25,7 +25,8 @@ class OperatorRow:
     """One operator name. Times are ns and ``calls`` a count, both summed over the steps that were asked for.
 
     Attributes:
-        total_device_ns: device time launched inside its calls; a name nested in itself counts once.
+        calls: a name nested in itself counts once (``aten::mean`` runs its own out variant), here and in the totals.
+        total_device_ns: device time launched inside its calls.
         shapes: input shapes of most calls, such as ``[64, 512] × [512, 512] +2 more``; empty = not recorded.
         category: what most of its device time is: ``kernel``, ``copy``, ``communication``, or ``none``.
         bound: ``copy``, ``launch`` (its median kernel is shorter than its median launching call) or ``unknown``.
@@ -126,7 +127,8 @@ def operator_rows(trace: Trace, steps: Steps, device: int | None = None) -> Oper
         cell = at * len(labels) + np.searchsorted(labels, labelled)
         return np.bincount(cell, weight, size[0] * size[1]).astype(np.int64).reshape(size)
 
-    calls = tally(event_step[inside], event_label[inside])
+    top = inside & outermost
+    calls = tally(event_step[top], event_label[top])
     # Rows that stand for no operator count their launches.
     bare = label >= graph_name
     first = np.flatnonzero(bare)[np.unique(launch[bare], return_index=True)[1]]
@@ -135,7 +137,6 @@ def operator_rows(trace: Trace, steps: Steps, device: int | None = None) -> Oper
     total_device = tally(step[bare], label[bare], dur[bare]) + tally(step[record], event_label[around], dur[record])
     own_host = _self_host(trace, events, inner)
     self_host = tally(event_step[inside], event_label[inside], own_host[inside])
-    top = inside & outermost
     total_host = tally(event_step[top], event_label[top], trace.dur_ns[events[top]])
 
     spoken = (*trace.names, GRAPH_ROW, UNOWNED_ROW)
