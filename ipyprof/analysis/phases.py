@@ -92,8 +92,10 @@ def _passes(trace: Trace, steps: Steps, nodes: Int64, made: Int64) -> tuple[Span
         nodes: (k,) all of ``backward_nodes``; made: (k,) their ``makers``.
     """
     others = trace.select(Kind.OPERATOR)
-    others = others[np.isin(trace.tid[others], _forward_threads(trace, steps, made))]
-    others = np.union1d(np.setdiff1d(others, nodes), _ranges(trace, _STEPPING))
+    is_node = np.zeros(len(trace), bool)
+    is_node[nodes] = True
+    others = others[np.isin(trace.tid[others], _forward_threads(trace, steps, made)) & ~is_node[others]]
+    others = np.concatenate((others, _ranges(trace, _STEPPING)))
     others = others[around(trace, nodes, others) < 0]
     cuts = np.sort(np.concatenate((trace.start_ns[others], steps.marks_ns)))
     stretch = np.searchsorted(cuts, trace.start_ns[nodes], side="right")
