@@ -12,7 +12,16 @@ from ipyprof.report.compare_rows import code_changes, number_pairs, operator_row
 from ipyprof.report.compare_warnings import comparison_warnings
 from ipyprof.report.comparison import Comparison, Promise, Run
 from ipyprof.report.report import Report
-from ipyprof.report.significance import FASTER, LEAST_SAMPLES, SAME, SLOWER, UNKNOWN, compare_samples
+from ipyprof.report.significance import (
+    CLEAR_SHARE,
+    FASTER,
+    LEAST_SAMPLES,
+    SAME,
+    SLOWER,
+    UNKNOWN,
+    Significance,
+    compare_samples,
+)
 from ipyprof.report.words import device_text
 
 ITEMS_SHARE = 1e-3  # items differ when they differ by more than rounding
@@ -32,10 +41,10 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     speedup = None
     if one.step_ms and other.step_ms:
         speedup = (one.step_ms / weights[0]) / (other.step_ms / weights[1])
-    promise = _promise(before, one, other, speedup)
+    promise = _promise(before, one, other, speedup, significance)
     on_device = all(any(row.self_device_ms is not None for row in report.operators) for report in (before, after))
     rows = operator_rows(before, after, on_device=on_device)
-    moved = [row for row in rows if row.state not in ("same", "unknown")]
+    moved = [row for row in rows if row.state not in ("same", "unknown", "unjudged")]
     moved.sort(key=lambda row: (-abs(row.change_ms or 0.0), row.name))
     found = Comparison(
         headline="",
@@ -49,6 +58,7 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         parts=part_rows(before, after),
         operators=tuple(moved),
         same_operators=sum(row.state == "same" for row in rows),
+        unjudged_operators=sum(row.state == "unjudged" for row in rows),
         on_device=on_device,
         code=code_changes(before.source.cell, after.source.cell),
         warnings=tuple(comparison_warnings(before, after, one, other, items, per_item=per_item)),
@@ -106,19 +116,22 @@ def _items(report: Report) -> float | None:
     return None if rate is None or not step else rate.value * step / 1000
 
 
-def _promise(before: Report, one: Run, other: Run, speedup: float | None) -> Promise | None:
+def _promise(before: Report, one: Run, other: Run, speedup: float | None, judged: Significance) -> Promise | None:
     verdict = before.verdict
     if verdict.speedup_bound is None or speedup is None or verdict.cause in ("compute_bound", "inconclusive"):
         return None
     recovered = None
     if verdict.recoverable_ms and one.step_ms is not None and other.step_ms is not None:
         recovered = one.step_ms * (1 - 1 / speedup) / verdict.recoverable_ms
+    kind, bound = "at least" if verdict.cause in AT_LEAST else "at most", verdict.speedup_bound
+    beyond = speedup > bound * (1 + CLEAR_SHARE) and (judged.low is None or judged.low > bound)
     return Promise(
         cause=verdict.cause,
-        kind="at least" if verdict.cause in AT_LEAST else "at most",
-        bound=verdict.speedup_bound,
+        kind=kind,
+        bound=bound,
         reached=speedup,
         recovered=recovered,
+        exceeded=kind == "at most" and judged.answer == FASTER and beyond,
     )
 
 
@@ -141,7 +154,8 @@ def _headline(found: Comparison) -> str:
             return f"Predicted {promise.kind} {speedup_text(promise.bound)} faster, but {head}: {took}."
         return f"{head[0].upper()}{head[1:]}: {took}."
     if promise is not None:
-        return f"Predicted {promise.kind} {speedup_text(promise.bound)}, reached {speedup_text(speedup)}: {took}."
+        more = ", so more than the cause changed" if promise.exceeded else ""
+        return f"Predicted {promise.kind} {speedup_text(promise.bound)}, reached {speedup_text(speedup)}{more}: {took}."
     return f"{speedup_text(speedup)} {FASTER}: {took}."
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipyprof.formatting import plural, time_cell
+from ipyprof.formatting import time_cell
 from ipyprof.report.categories import ACCENT, ACCENT_INK, BY_NAME, KERNEL, OUTLINE, RULE, culprit_of, step_parts
 from ipyprof.report.compare_words import (
     NOTHING,
+    RECORDED_HOST,
     comparison_facts,
     how_text,
     interval_text,
     lessons,
+    operators_rest,
     pair_texts,
     row_name,
     row_texts,
@@ -42,7 +44,7 @@ from ipyprof.report.markup import (
 )
 from ipyprof.report.plots import DONUT_SIZE, donut
 from ipyprof.report.sections import diff_block, fact_tiles, step_bar
-from ipyprof.report.significance import FASTER, SAME, SLOWER
+from ipyprof.report.significance import FASTER, SLOWER
 
 TOP = 10
 CODE_LINES = 8
@@ -51,7 +53,7 @@ CODE_LINES = 8
 def render_comparison(found: Comparison) -> str:
     """The card of ``found``: safe to show untrusted, in dark and light themes."""
     parts = [_head(found), section(_step(found)), section(_moved(found))]
-    if found.operators or found.same_operators:
+    if found.operators or operators_rest(found):
         parts.append(section(_operators(found)))
     how = details("How is “real” told from noise?", div(escape(how_text()), f"{SMALL};max-width:760px"))
     return card("".join(parts) + section(how, first=True))
@@ -159,8 +161,8 @@ def _moved(found: Comparison) -> str:
 
 def _operators(found: Comparison) -> str:
     side = "device" if found.on_device else "host"
-    head = title("Operators that moved", f"{side} self time, ms per step")
-    rest = f"{plural(found.same_operators, 'operator')} with {SAME}."
+    head = title("Operators that moved", f"{side} self time, ms per recorded step")
+    rest = " ".join(f"{text}." for text in operators_rest(found))
     if not found.operators:
         return head + note(rest, 0)
     shown = found.operators[:TOP]
@@ -172,8 +174,10 @@ def _operators(found: Comparison) -> str:
     if more:
         change = sum(one.change_ms or 0.0 for one in more)
         notes.append(f"{len(more):,} more moved by {_signed(change, total)} ms together.")
-    if found.same_operators:
+    if rest:
         notes.append(rest)
+    if not found.on_device:
+        notes.append(RECORDED_HOST)
     return div(text + (note(escape(" ".join(notes)), 2) if notes else ""), "max-width:700px")
 
 

@@ -6,10 +6,12 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ipyprof.report.categories import CATEGORIES, Category, step_parts
 from ipyprof.report.comparison import Pair, Row
 from ipyprof.report.report import Operator, Report
-from ipyprof.report.significance import LEAST_SAMPLES
+from ipyprof.report.significance import LEAST_SAMPLES, blocks_differ, rank_test
 
 # A row that differs by less, of itself or of the shorter step, is "≈ 0": GPU clocks move by as much between two runs.
 ROW_SHARE = 0.02
@@ -68,26 +70,35 @@ def _category_samples(steps: Sequence[Mapping[str, Any]], category: Category) ->
 
 
 def operator_rows(before: Report, after: Report, *, on_device: bool) -> list[Row]:
-    """Every operator of either side by its self time: of the device, or of the host."""
+    """Every operator of either side by its self time in a recorded step: of the device, or of the host."""
 
     def own(operator: Operator) -> float:
         return (operator.self_device_ms or 0.0) if on_device else operator.self_host_ms
 
     sides = [{row.name: own(row) for row in report.operators if own(row) > 0} for report in (before, after)]
-    samples = [_operator_samples(report) if on_device else {} for report in (before, after)]
+    samples = [
+        _operator_samples(report, "self_device_ms" if on_device else "self_host_ms") for report in (before, after)
+    ]
     shorter = min(report.steps.step_ms or 0.0 for report in (before, after))
     return [
-        _row(name, sides[0].get(name), sides[1].get(name), [side.get(name, ()) for side in samples], shorter)
+        _row(
+            name,
+            sides[0].get(name),
+            sides[1].get(name),
+            [side.get(name, ()) for side in samples],
+            shorter,
+            on_host=not on_device,
+        )
         for name in dict.fromkeys((*sides[0], *sides[1]))
     ]
 
 
-def _operator_samples(report: Report) -> dict[str, tuple[float, ...]]:
-    """Device self time per recorded step (recording leaves kernels as they are), by operator."""
+def _operator_samples(report: Report, field: str) -> dict[str, tuple[float, ...]]:
+    """Self time in each recorded step that knows the operator, by operator."""
     found: dict[str, list[float]] = {}
     for step in report.views.get("per_step") or ():
         for row in step.get("operators") or ():
-            found.setdefault(row["name"], []).append(row.get("self_device_ms") or 0.0)
+            found.setdefault(row["name"], []).append(row.get(field) or 0.0)
     return {name: tuple(values) for name, values in found.items()}
 
 
@@ -99,15 +110,31 @@ def _row(
     shorter_ms: float,
     *,
     known: bool = True,
+    on_host: bool = False,
 ) -> Row:
+    """A row and its state.
+
+    ``on_host`` the single steps decide: one in which the core was taken away moves the mean. Work of the GPU repeats,
+    and is compared by its mean where there are no single steps.
+    """
     change = abs((after or 0.0) - (before or 0.0))
     within = change <= ROW_SHARE * max(before or 0.0, after or 0.0) or change <= STEP_SHARE * shorter_ms
-    state = "same" if within or _overlap(samples) else "changed"
+    if on_host and not within and before and after:
+        state = _host_state(samples)
+    else:
+        state = "same" if within or _overlap(samples) else "changed"
     if state == "changed" and not before:
         state = "appeared"
     elif state == "changed" and not after:
         state = "vanished"
     return Row(name=name, before_ms=before, after_ms=after, state=state if known else "unknown")
+
+
+def _host_state(samples: Sequence[Sequence[float]]) -> str:
+    if min(len(side) for side in samples) < LEAST_SAMPLES:
+        return "unjudged"
+    one, other = (np.asarray(side, np.float64) for side in samples)
+    return "changed" if blocks_differ(one, other, rank_test(one, other)) else "same"
 
 
 def _overlap(samples: Sequence[Sequence[float]]) -> bool:

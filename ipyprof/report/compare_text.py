@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipyprof.formatting import columns, plural, printable, shorten
+from ipyprof.formatting import columns, printable, shorten
 from ipyprof.report.categories import culprit_of, step_parts
 from ipyprof.report.compare_words import (
     comparison_facts,
     interval_text,
     lessons,
+    operators_rest,
     pair_texts,
     row_name,
     row_texts,
@@ -17,7 +18,6 @@ from ipyprof.report.compare_words import (
     table_numbers,
 )
 from ipyprof.report.comparison import Comparison, Row
-from ipyprof.report.significance import SAME
 from ipyprof.report.text import NARROWEST, padded, wrapped
 
 TOP = 10
@@ -74,7 +74,7 @@ def _bars(found: Comparison, width: int) -> list[str]:
         for part in step_parts(run.breakdown, culprit_of(run.cause)):
             end += part.ms
             letter = _LETTERS.get(part.category.name, "·")
-            length = round(end / scale * room) - len(drawn)
+            length = round(min(end / scale, 1.0) * room) - len(drawn)  # a damaged report may say more than its step
             if length > 0:
                 seen[part.category.name] = f"{letter} {part.category.label}".replace(" ", "\u00a0")
             drawn += letter * length
@@ -98,15 +98,13 @@ def _right(text: str, width: int) -> str:
 
 
 def _operators(found: Comparison, width: int) -> list[str]:
-    side = "device" if found.on_device else "host"
+    name = "Operators, device self time" if found.on_device else "Recorded host self time"
     shown = found.operators[:TOP]
     total = max((max(one.before_ms or 0.0, one.after_ms or 0.0) for one in shown), default=0.0)
-    lines = _rows(shown, f"Operators, {side} self time", total, width, parts=False)
+    lines = _rows(shown, name, total, width, parts=False)
     if len(found.operators) > TOP:
         lines.append(f"{len(found.operators) - TOP} more moved")
-    if found.same_operators:
-        lines.append(f"{plural(found.same_operators, 'operator')} with {SAME}")
-    return lines
+    return lines + [line for text in operators_rest(found) for line in wrapped(text, width)]
 
 
 def _rows(rows: Sequence[Row], name: str, total: float, width: int, *, parts: bool) -> list[str]:

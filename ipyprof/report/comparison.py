@@ -49,7 +49,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One part of the step or one operator, ms per step. ``state``: changed, same, appeared, vanished or unknown."""
+    """One part of the step or one operator, ms per step. ``state``: changed, same, appeared, vanished, unknown (not
+    measured) or unjudged (too few recorded steps to tell)."""
 
     name: str
     before_ms: float | None
@@ -67,13 +68,15 @@ class Row:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """What the first report said its cure would gain. ``kind`` is ``at most`` or ``at least``; ``recovered`` is the
-    share of the promised time that is gone."""
+    share of the promised time that is gone. ``exceeded``: what was reached is beyond an ``at most`` by a tenth
+    and by more than the steps vary."""
 
     cause: str
     kind: str
     bound: float
     reached: float
     recovered: float | None
+    exceeded: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,8 @@ class Comparison:
         parts: of the step, in the order of every bar.
         operators: all that differ, the largest change first.
         same_operators: how many do not differ.
-        on_device: operators are compared by device self time, else by host self time.
+        unjudged_operators: how many differ in the mean, with too few recorded steps to tell.
+        on_device: operators are compared by device self time, else by host self time; of recorded steps both.
         code: the lines of the cell that differ, each ``(sign, text)``.
         warnings: why the two may not be comparable, each a sentence.
     """
@@ -102,6 +106,7 @@ class Comparison:
     parts: tuple[Row, ...]
     operators: tuple[Row, ...]
     same_operators: int
+    unjudged_operators: int
     on_device: bool
     code: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]

@@ -25,7 +25,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import run as run_process
@@ -48,11 +48,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def safe(shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Not pytest's: a worker's socket is in it, and the path of a socket has room for 107 characters."""
+    with tempfile.TemporaryDirectory() as own:
+        monkeypatch.setattr("tempfile.tempdir", own)
+        yield
+
+
+@pytest.fixture
+def safe(shell: InteractiveShell, own_temporary_folder: None) -> Iterator[InteractiveShell]:
     """A shell that is looked at afterwards: nothing is left on, and the next profile is right."""
-    own = tmp_path / "temporary"
-    own.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(own))
     shell.run_cell("import ipyprof, os, threading, time").raise_error()
     shell.run_cell(NEXT).raise_error()
     before = Before()

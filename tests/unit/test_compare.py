@@ -103,7 +103,7 @@ def test_other_items_are_compared_per_item() -> None:
     assert found.speedup == pytest.approx(1.6)
     assert found.before.samples_ms == pytest.approx((4.0 / 64,) * 3)
     assert found.after.samples_ms == pytest.approx((5.0 / 128,) * 3)
-    assert "reached 1.6×: 25,600 img/s instead of 16,000 img/s." in found.headline
+    assert "Predicted at most 1.5×, reached 1.6×: 25,600 img/s instead of 16,000 img/s." in found.headline
     assert found.warnings == ("other work per step: 64 items before, 128 after; compared per item",)
 
 
@@ -277,6 +277,64 @@ def test_an_operator_whose_recorded_steps_overlap_did_not_move() -> None:
     # when compared, then it is the same; apart, it moved
     assert compare_reports(run(20.0, 19, 20, 21), run(22.0, 20.5, 22, 23)).same_operators == 1
     assert compare_reports(run(20.0, 19, 20, 21), run(22.0, 21.5, 22, 23)).same_operators == 0
+
+
+def on_host(*steps: float, calls: int = 1) -> Report:
+    """A report of the CPU with one operator: its host time in each recorded step."""
+    row = dataclasses.replace(cpu_only().operators[0], name="aten::mul_", self_host_ms=sum(steps) / len(steps))
+    views = [
+        {"step": at, "step_ms": 4.0, "breakdown": {}, "operators": [{"name": "aten::mul_", "self_host_ms": one}]}
+        for at, one in enumerate(steps)
+    ]
+    return dataclasses.replace(timed(cpu_only(), 2.3, 2.3, 2.4), operators=(row,), views={"per_step": views})
+
+
+def test_a_step_without_its_core_moves_no_host_operator() -> None:
+    # given one loop twice, where another process had the core in one recorded step: 2.76 ms in the mean, then 0.07
+    found = compare_reports(on_host(0.07, 8.14, 0.07), on_host(0.07, 0.08, 0.07))
+    # when compared, then nothing moved
+    assert not found.on_device
+    assert found.operators == ()
+    assert (found.same_operators, found.unjudged_operators) == (1, 0)
+
+
+def test_a_host_operator_beyond_its_spread_moved() -> None:
+    # given an operator whose recorded steps lie further apart than twice what they spread, when compared, then it moved
+    found = compare_reports(on_host(2.7, 2.8, 2.9), on_host(1.3, 1.4, 1.5))
+    assert [(row.name, row.state) for row in found.operators] == [("aten::mul_", "changed")]
+    assert found.operators[0].change_ms == pytest.approx(-1.4)
+    # and closer than that, it did not
+    assert compare_reports(on_host(2.7, 2.8, 2.9), on_host(2.4, 2.5, 2.6)).same_operators == 1
+
+
+def test_few_recorded_steps_do_not_judge_a_host_operator() -> None:
+    # given two recorded steps on one side, when compared, then the operator is not judged
+    found = compare_reports(on_host(2.7, 2.8, 2.9), on_host(1.3, 1.4))
+    assert found.operators == ()
+    assert (found.same_operators, found.unjudged_operators) == (0, 1)
+
+
+def test_a_host_operator_that_is_gone_needs_no_spread() -> None:
+    # given an operator of one side only, when compared, then it vanished, whatever its steps spread
+    after = dataclasses.replace(on_host(1.0), operators=())
+    assert [row.state for row in compare_reports(on_host(0.5, 8.0, 0.5), after).operators] == ["vanished"]
+
+
+def test_more_than_the_promise_is_no_contradiction() -> None:
+    # given a bound of 1.5× and steps four times as fast, when compared, then the sentence says why it is exceeded
+    found = compare_reports(sync(), timed(sync(), 0.94, 0.95, 0.96))
+    assert found.promise is not None and found.promise.exceeded
+    assert found.headline == (
+        "Predicted at most 1.5×, reached 4.0×, so more than the cause changed: a step takes 0.95 ms instead of 3.80 ms."
+    )
+
+
+def test_a_promise_exceeded_within_the_spread_is_reached() -> None:
+    # given steps a little faster than promised, but no surely, when compared, then nothing more is claimed
+    found = compare_reports(sync(), timed(sync(), 2.2, 2.25, 2.6, 2.2, 2.7))
+    assert found.promise is not None and found.promise.reached > found.promise.bound
+    assert not found.promise.exceeded
+    assert "so more than" not in found.headline
 
 
 def test_numbers_of_both_sides() -> None:

@@ -127,6 +127,35 @@ def test_long_series_are_put_into_thirty_blocks_at_most() -> None:
     assert found.answer == FASTER
 
 
+def test_a_gap_counts_where_the_host_changed_its_speed_on_the_way() -> None:
+    # given 23 steps that go from 13 to 8 ms on the way, so that three blocks of neighbours are left, and 23 of 5 ms
+    before = (13.8, 13.1, 13.0, 13.3, 13.2, 13.2, 13.2, 12.9, 12.7, 12.2, 12.2, 12.3, 12.3, 13.0, 12.0, 9.6)
+    before += (9.5, 8.0, 8.0, 8.0, 8.2, 8.0, 7.7)
+    after = (4.7,) * 8 + (4.9,) + (5.0,) * 11 + (5.1, 5.2, 5.2)
+    # when compared, then a gap of 2.5 ms between all of them counts
+    found = compare_samples(before, after)
+    assert (found.block, found.answer) == (7, FASTER)
+    assert "ranges do not overlap" in found.text
+    # and not in few steps, nor where the gap is small against what they wander
+    assert compare_samples(before[::2], tuple(one + 2.3 for one in after[::2])).answer == UNKNOWN
+    assert compare_samples(before, tuple(one + 2.3 for one in after)).answer == UNKNOWN
+
+
+def two_speeds(dice: np.random.Generator, count: int, stay: int) -> np.ndarray:
+    """Steps of a host with two speeds, 1.6 apart, that stays ``stay`` steps at one in the mean."""
+    slow = np.logical_xor.accumulate(dice.random(count) < np.r_[0.5, np.full(count - 1, 1 / stay)])
+    return 1_000 * np.where(slow, 1.6, 1.0) * (1 + 0.02 * dice.standard_normal(count))
+
+
+@pytest.mark.parametrize(("stay", "most"), [(2, 8), (5, 12), (10, 18)])
+def test_a_host_with_two_speeds_raises_few_alarms(stay: int, most: int) -> None:
+    # given 200 pairs of 23 steps from one host that changes its speed within a run
+    dice = np.random.default_rng(11)
+    pairs = [(two_speeds(dice, 23, stay), two_speeds(dice, 23, stay)) for _ in range(200)]
+    # when each is compared, then few are called a change (measured: the module's table)
+    assert sum(compare_samples(before, after).answer in (FASTER, SLOWER) for before, after in pairs) <= most
+
+
 def test_the_answer_is_the_same_each_time() -> None:
     # given the seed, when compared twice, then every number is the same
     before, after = (10.0, 10.4, 10.1, 10.2, 9.9), (8.0, 8.3, 8.1, 8.0, 8.2)
