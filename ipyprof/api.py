@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ipyprof import history, running
 from ipyprof.delivery import Delivery, check_targets, now, report_of
 from ipyprof.errors import IpyprofError, OptionError
-from ipyprof.options import Options
+from ipyprof.options import STEP_WAYS, Options
 from ipyprof.surface import surface_for
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "last_report", "load", "profile", "step"]
 
-_OPTIONS = tuple(field.name for field in fields(Options) if field.name != "output")
 _SHORT = {"limit": "limit_s"}
+_LONG = {name: short for short, name in _SHORT.items()}
+_OPTIONS = tuple(_LONG.get(field.name, field.name) for field in fields(Options) if field.name not in ("output", "loop"))
+_STEP_WAYS = tuple(way for way in STEP_WAYS if way not in ("loop", "cell"))
 _KEYS = {"schema", "verdict", "breakdown"}
 """What tells a report from other JSON."""
 
@@ -60,7 +63,7 @@ class profile:
 
     def __init__(self, **options: Any) -> None:
         given = {_SHORT.get(name, name): value for name, value in options.items()}
-        unknown = sorted(set(given) - set(_OPTIONS))
+        unknown = sorted(set(given) - {*(_SHORT.get(name, name) for name in _OPTIONS), "loop"})
         if unknown:
             raise OptionError(
                 f"profile({unknown[0]}=...)",
@@ -69,14 +72,18 @@ class profile:
             )
         shell = _shell()
         given.setdefault("static", _lasting_static(shell))
+        for name, allowed in (("loop", (None,)), ("step", _STEP_WAYS)):
+            if name in given and given[name] not in allowed:
+                raise OptionError(
+                    f"profile({name}={given[name]!r})",
+                    f"the loops of a block are not known: the step is {', '.join(_STEP_WAYS[:-1])} or {_STEP_WAYS[-1]}",
+                    "call run.step() at the end of each step",
+                )
         self._options = Options(**given)
-        if self._options.loop is not None or self._options.step in ("loop", "cell"):
-            raise OptionError(
-                f"profile({self._options.as_text()})",
-                "the loops of a block are not known: the step is auto, call, optimizer or loader",
-                "call run.step() at the end of each step",
-            )
-        check_targets(self._options)
+        try:
+            check_targets(self._options)
+        except OptionError as error:
+            raise OptionError(_as_keywords(error.given), error.allowed, error.todo) from None
         self._surface = surface_for(shell, quiet=self._options.quiet, static=self._options.static)
         self._delivery: Delivery | None = None
         self._detector: StepDetector | None = None
@@ -119,6 +126,7 @@ class profile:
             on_ready=delivery.deliver,
             source="\n".join(cell),
             cell_name=filename,
+            block=True,
         )
         detector = StepDetector(self._options, session, (), "", filename=filename)
         delivery.notes = detector.notes
@@ -287,6 +295,11 @@ def _saved_reports(data: bytes) -> tuple[Report, ...] | None:
     if not several or not all(isinstance(one, dict) and one.keys() >= _KEYS for one in several):
         return None
     return tuple(Report.from_dict(one) for one in several)
+
+
+def _as_keywords(given: str) -> str:
+    """``--memory-snapshot FILE`` as ``memory_snapshot=FILE``."""
+    return re.sub(r"(^|\s)--([a-z-]+) ", lambda found: f"{found[1]}{found[2].replace('-', '_')}=", given)
 
 
 def _shell() -> Any | None:

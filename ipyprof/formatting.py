@@ -91,10 +91,13 @@ def speedup_text(factor: float | None) -> str:
 
 
 def size_text(size: float | None) -> str:
-    """A size with its unit, MB = 10⁶ bytes: ``3,215 MB``, ``72.4 MB``, ``8.2 kB``, ``512 bytes``."""
+    """A size with its unit, MB = 10⁶ bytes: ``85.9 GB``, ``3,215 MB``, ``72.4 MB``, ``8.2 kB``, ``512 bytes``."""
     if size is None:
         return NOT_MEASURED
     amount = abs(size)
+    for unit, name in ((1e12, "TB"), (1e9, "GB")):
+        if amount >= 9_999.5 * unit / 1e3:  # four figures of the smaller unit still read well
+            return _signed(f"{size / unit:,.{1 if amount < 999.95 * unit else 0}f} {name}")
     if amount >= 99.95e6:
         return _signed(f"{size / 1e6:,.0f} MB")
     if amount >= 99_950:

@@ -12,6 +12,8 @@ from pathlib import Path
 from ipyprof.errors import OptionError
 
 STEP_WAYS = ("auto", "call", "loop", "optimizer", "loader", "cell")
+MOST_RECORDINGS = 20
+"""Each is kept as a file of its own until all are read, and --step cell runs the cell for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,7 @@ class Options:
         wait: steps before the profiler starts; ``None`` means 2, fewer in a short loop.
         warmup: steps that the profiler runs and discards; ``None`` means 2, fewer in a short loop.
         active: steps that are recorded; ``None`` means 3, fewer in a short loop.
-        repeat: recordings in one run.
+        repeat: recordings in one run, at most ``MOST_RECORDINGS``.
         step: where a step ends, one of ``STEP_WAYS``.
         loop: line of the cell whose loop is the step (line 1 is the magic line), or ``None``.
         limit_s: seconds after which recording stops by itself.
@@ -76,12 +78,16 @@ class Options:
                 raise OptionError(
                     f"{name}={value!r}",
                     f"{name} is a whole number of at least {least}",
-                    f"give --{name} {least} or more",
+                    f"give {least} or more",
                 )
-        if self.step not in STEP_WAYS:
+        if self.repeat > MOST_RECORDINGS:
             raise OptionError(
-                f"step={self.step!r}", f"step is one of {', '.join(STEP_WAYS)}", "give one of them to --step"
+                f"repeat={self.repeat}",
+                f"repeat is at most {MOST_RECORDINGS}, because each recording is kept in a file until all are read",
+                "give 3 to 5 to see the spread",
             )
+        if self.step not in STEP_WAYS:
+            raise OptionError(f"step={self.step!r}", f"step is one of {', '.join(STEP_WAYS)}", "give one of them")
         if self.ranks is not None:
             if self.ranks != "auto":
                 raise OptionError(f"ranks={self.ranks!r}", "ranks is auto or left out", 'give ranks="auto"')
@@ -108,7 +114,7 @@ class Options:
         if self.loop is not None and self.step not in ("auto", "loop"):
             raise OptionError(
                 f"loop={self.loop} together with step={self.step!r}",
-                "a loop line goes with --step auto or --step loop",
+                "a loop line goes with step auto or loop",
                 "leave out one of the two",
             )
         if self.output is not None and not _is_name(self.output):
@@ -126,7 +132,7 @@ class Options:
             raise OptionError(
                 f"trace={str(self.trace)!r}",
                 "a trace file ends in .json or .json.gz",
-                "rename it, such as --trace step.json.gz",
+                "rename it, such as step.json.gz",
             )
 
     def as_text(self) -> str:
@@ -145,7 +151,7 @@ def _is_amount(value: object) -> bool:
 
 def _no_amount(name: str, value: object) -> OptionError:
     allowed = f"{name} is a finite number above 0"
-    return OptionError(f"{name}={value!r}", allowed, f"give --{name} a finite number above 0")
+    return OptionError(f"{name}={value!r}", allowed, "give such a number")
 
 
 def _is_name(value: object) -> bool:

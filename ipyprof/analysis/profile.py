@@ -17,7 +17,7 @@ from ipyprof.analysis.operators import OperatorTable, operator_rows
 from ipyprof.analysis.program import Program, build_program, loader_spans, without_marks
 from ipyprof.analysis.replay import DEVICE_LIMIT, Replayed, device_share, follow, replay, solve_cost
 from ipyprof.analysis.roofline import Roofline, device_name, roofline
-from ipyprof.analysis.steps import Steps, find_steps, recorded_step_ns
+from ipyprof.analysis.steps import Steps, ends_early, find_steps, recorded_step_ns
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
 from ipyprof.trace.model import LiveRecord, Trace
 
@@ -42,7 +42,7 @@ class Profile:
         once: the window is replayed once, not to its steady state: a single step without a baseline.
         fit_error: |replayed − recorded| / recorded over the recorded window, unedited and not deflated.
         devices: indices of the devices that worked.
-        silent: API calls launched device work and the file has no record of any.
+        silent: API calls launched device work and the file, which is whole, has no record of any.
         lost: launching calls without a device record, where others have one.
         roofline: what bounds each operator, Tensor Cores and MFU, on the device that worked most.
         chains: neighbouring kernels of it that could be one.
@@ -153,7 +153,7 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
         memory=memory_view(trace, steps, live),
         lines=lines,
         devices=devices,
-        silent=len(launches) > 0 and not devices,
+        silent=len(launches) > 0 and not devices and not ends_early(trace),
         lost=_lost(trace, steps) if devices else 0,
         roofline=roof,
         chains=chains(trace, roof, steps.step),

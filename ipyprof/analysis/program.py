@@ -26,7 +26,7 @@ from ipyprof.analysis.launched import (
     launched_records,
     without_queueing,
 )
-from ipyprof.analysis.steps import Steps
+from ipyprof.analysis.steps import Steps, ends_early
 from ipyprof.trace.kinds import LINE_PREFIX, Kind, Role
 from ipyprof.trace.model import Int64, LiveRecord, Trace
 
@@ -295,7 +295,8 @@ def loader_spans(trace: Trace, steps: Steps, live: LiveRecord | None, threads: I
     """Disjoint (start, end) of the time in which the marking threads fetch a batch.
 
     DataLoader spans by name; in a live run also the marked ``for`` loop's own fetch, whatever the iterator is: the time
-    from the end of the last statement of the body to the mark that ends the step (see `_marks_called`).
+    from the end of the last statement of the body to the mark that ends the step (see `_marks_called`). Not so in the
+    last step of a file that ends early: its later statements may be missing.
     """
     spans = trace.select(Kind.LOADER)
     spans = spans[np.isin(trace.tid[spans], threads)]
@@ -304,6 +305,8 @@ def loader_spans(trace: Trace, steps: Steps, live: LiveRecord | None, threads: I
         _, last, known = _body(trace, steps)
         called, beside = _marks_called(steps, live)
         known &= called - last >= beside
+        if ends_early(trace):
+            known[-1] = False
         start, end = np.concatenate((start, last[known])), np.concatenate((end, called[known]))
     return union(start, end)
 

@@ -15,6 +15,7 @@ from ipyprof.analysis.collective_kinds import CollectiveKind
 from ipyprof.analysis.collectives import Collectives, collectives_of, step_numbers
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.rank_parts import rank_parts
+from ipyprof.analysis.steps import ends_early
 from ipyprof.trace.model import Int64, Trace
 
 VERSION = 1
@@ -140,7 +141,7 @@ def summarise(
         base_ns=trace.base_ns + trace.origin_ns,
         facts=facts if facts is not None else facts_of(trace),
         cause=cause,
-        error=error,
+        error=error or ("its file ends early" if ends_early(trace) else ""),
         has_gpu=profile.has_gpu,
         step_ns=profile.step_ns,
         recorded_step_ns=profile.profiled_step_ns,
@@ -152,6 +153,7 @@ def summarise(
     found = collectives_of(trace, steps)
     numbers = step_numbers(trace, steps)
     kept = _kept(found, numbers)
+    error = known.error
     if len(kept) < len(found) and not error:
         error = f"{len(found) - len(kept):,} of {len(found):,} collectives left out of the summary"
     rows = zip(

@@ -8,6 +8,7 @@ import numpy as np
 
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
 from ipyprof.trace.model import Int64, Trace
+from ipyprof.trace.pieces import ENDS_EARLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,15 @@ class Steps:
         """(m,) int64 step that holds each host instant, -1 = none."""
         index = np.searchsorted(self.marks_ns, at, side="right") - 1
         return np.where((index >= 0) & (index < self.count), index, -1).astype(np.int64)
+
+
+def ends_early(trace: Trace) -> bool:
+    """Whether the file was cut off: then nothing tells which records are missing.
+
+    Kineto writes the host's ranges first and the calls and GPU records behind them, so that a cut takes a launch with
+    its kernel and no launch is left without one.
+    """
+    return ENDS_EARLY in trace.damage
 
 
 def find_steps(trace: Trace, *, live: bool = False) -> Steps:

@@ -97,13 +97,18 @@ def _duration_ns(begin: Stamp, end: Stamp) -> int | None:
         return None
 
 
-def enough(laps: Laps, *, cycle: int = 1) -> bool:
-    """Whether the baseline after the recording is complete. The first sample does not count; whole cycles only."""
+def enough(laps: Laps, *, cycle: int = 1, least_ns: int = ENOUGH_NS) -> bool:
+    """Whether the baseline after the recording is complete. The first sample does not count; whole cycles only.
+
+    Args:
+        cycle: iterations in one optimizer cycle.
+        least_ns: host time that the samples take at least.
+    """
     window = laps.window_ns
     counted = len(laps) - 1
     if window is None or counted < LEAST_STEPS or counted % cycle:
         return False
-    return counted >= MOST_STEPS or window[1] - window[0] >= ENOUGH_NS
+    return counted >= MOST_STEPS or window[1] - window[0] >= least_ns
 
 
 def choose(

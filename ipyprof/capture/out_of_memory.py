@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -41,12 +42,23 @@ def out_of_memory(error: BaseException | None, cell_name: str) -> OutOfMemory | 
         if not _ran_out(one, text):
             continue
         line = _line(one, cell_name)
-        return read_message(text, line=_line(error, cell_name) if line is None else line)
+        line = _line(error, cell_name) if line is None else line
+        return read_message(text, line=line, machine_bytes=_machine_bytes())
     return None
 
 
-def read_message(text: str, *, line: int | None = None) -> OutOfMemory:
+def _machine_bytes() -> int | None:
+    """The memory of this machine, ``None`` where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        return None
+
+
+def read_message(text: str, *, line: int | None = None, machine_bytes: int | None = None) -> OutOfMemory:
     """What torch's message says of the request; parts that this version of the message lacks are ``None``.
+
+    ``machine_bytes`` is the machine's memory, against which a request on the CPU stands.
 
     Example:
         >>> read_message("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has").tried_bytes
@@ -67,7 +79,7 @@ def read_message(text: str, *, line: int | None = None) -> OutOfMemory:
         device=-1 if on_cpu else int(device.group(1)) if device is not None else 0,
         line=line,
         tried_bytes=sizes["tried_bytes"],
-        capacity_bytes=sizes["capacity_bytes"],
+        capacity_bytes=machine_bytes if on_cpu and sizes["capacity_bytes"] is None else sizes["capacity_bytes"],
         free_bytes=sizes["free_bytes"],
         allocated_bytes=sizes["allocated_bytes"],
         unused_bytes=sizes["unused_bytes"],

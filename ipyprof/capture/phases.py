@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from ipyprof.capture.baseline import ENOUGH_NS
 from ipyprof.options import Options
 
 
@@ -63,10 +64,14 @@ def phases_for(options: Options, *, length: int | None, cycle: int = 1) -> Phase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
-    """The steps without the profiler behind a recording: at least so many, and at most so many (``None``: no limit)."""
+    """The steps without the profiler behind a recording: at least so many, and at most so many (``None``: no limit).
+
+    ``least_ns`` is how long those of a baseline take at least.
+    """
 
     least: int = 0
     most: int | None = None
+    least_ns: int = ENOUGH_NS
 
     def over(self, steps: int, *, enough: bool) -> bool:
         """Whether they end here, behind this many; ``enough``: they are enough for a baseline."""
@@ -117,13 +122,14 @@ class Course:
         """The recording stopped at this mark: choose how many steps run without a profiler behind it.
 
         They are its baseline after and the wait of the next one. A loop of known length shares them out evenly, so that
-        as many recordings fit as can: each with one step before it, and the last one with one behind it.
+        as many recordings fit as can: each with one step before it, and the last one with one behind it. One of unknown
+        length may end at any step: the fewest that make a baseline.
         """
         if not self.more:
             return
         least, left, profiled = self._options.wait or 0, self.left, self.phases.warmup + self.phases.active
         if left is None:
-            self.between = Between(least=least)
+            self.between = Between(least=least, least_ns=0)
             return
         fit = min(self.more, (left - 1) // (max(least, 1) + profiled))
         if fit > 0:

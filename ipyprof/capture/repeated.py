@@ -33,16 +33,22 @@ def session_of(
     on_ready: Callable[[Recording], None],
     source: str,
     cell_name: str,
+    block: bool = False,
 ) -> AnySession:
-    """The session of one run; the arguments are those of `Session`."""
-    kind: type[AnySession] = Session if options.repeat == 1 else RepeatedSession
-    return kind(options, status=status, on_ready=on_ready, source=source, cell_name=cell_name)
+    """The session of one run; the arguments are those of `Session`, and ``block`` that of `RepeatedSession`."""
+    if options.repeat == 1:
+        return Session(options, status=status, on_ready=on_ready, source=source, cell_name=cell_name)
+    return RepeatedSession(options, status=status, on_ready=on_ready, source=source, cell_name=cell_name, block=block)
 
 
 class RepeatedSession:
     """As `Session`, which makes one recording, for ``options.repeat`` of them, one after the other.
 
-    ``finish`` and ``on_ready`` give the first recording that holds a whole step, with the ``others``.
+    ``finish`` and ``on_ready`` give the first recording that holds a whole step, with the ``others``. One that a
+    failure cut off is not among them, unless it is all there is or holds the request for memory that failed.
+
+    Args:
+        block: a block of code is recorded, which nothing but its own steps can run again.
     """
 
     def __init__(
@@ -53,9 +59,11 @@ class RepeatedSession:
         on_ready: Callable[[Recording], None] | None = None,
         source: str = "",
         cell_name: str = "",
+        block: bool = False,
     ) -> None:
         self.over = False
         self._options = options
+        self._block = block
         self._show = status
         self._cell_name = cell_name
         self._ready = HandOver(None if options.at_end else on_ready)
@@ -124,7 +132,8 @@ class RepeatedSession:
         """As `Session.finish`."""
         if self._result is None:
             with uninterrupted():
-                self._complete(self._session.finish(error), error)
+                cut_off = error is not None and self._session.recording
+                self._complete(self._session.finish(error), error, cut_off=cut_off)
             self._ready.give(self._result)
         with uninterrupted():
             last = self._session.finish()
@@ -145,26 +154,37 @@ class RepeatedSession:
         self._session.follow(done)
         self._session.mark(line)
 
-    def _complete(self, last: Recording, error: BaseException | None) -> None:
-        """No recording follows: put those together that hold a whole step, and say why others are missing."""
+    def _complete(self, last: Recording, error: BaseException | None, *, cut_off: bool = False) -> None:
+        """No recording follows: put those together that hold a whole step, and say why others are missing.
+
+        Args:
+            cut_off: the error came in the middle of the last recording.
+        """
         self.over = True
         asked, notes = self._options.repeat, Notes()
-        every = [*self._made, last]
-        made = [one for one in every if one.trace_path is not None and one.live.profiled_ns] or [last]
-        for one in every:
-            if not any(one is kept for kept in made):
+        whole = [one for one in self._made if _holds_a_step(one)]
+        ran_out = cut_off and last.live.out_of_memory is not None and last.trace_path is not None
+        counts = _holds_a_step(last) and not (cut_off and whole)
+        kept = [*whole, last] if counts or ran_out or not whole else whole
+        for one in (*self._made, last):
+            if not any(one is other for other in kept):
                 one.discard()
-        later = self._failed_later(error, notes) if len(every) > 1 else {}
-        if len(made) < asked:
-            notes.add("repeat", "warn", f"--repeat {asked}: {self._why_fewer(len(made), last, error)}")
-        self._result, *others = (replace(one, live=_with(one.live, later, notes)) for one in made)
+        later = self._failed_later(error, notes) if self._made and not ran_out else {}
+        made = len(whole) + counts
+        if made < asked:
+            asked_text = f"repeat={asked}" if self._block else f"--repeat {asked}"
+            notes.add("repeat", "warn", f"{asked_text}: {self._why_fewer(made, last, error)}")
+        self._result, *others = (replace(one, live=_with(one.live, later, notes)) for one in kept)
         self._result = replace(self._result, others=tuple(others))
 
     def _why_fewer(self, made: int, last: Recording, error: BaseException | None) -> str:
         """What was made instead of all, and why, in a part of a sentence."""
-        if last.trace_path is not None and last.live.mark == "cell" and made == 1 and self._session.course.index == 0:
+        ran_once = last.trace_path is not None and last.live.mark == "cell" and self._session.course.index == 0
+        if ran_once and made == 1 and error is None and not last.live.partial:
+            if self._block:
+                return "the block ran once; call run.step() at the end of each step"
             return f"the cell ran once; --step cell runs it {repeated_runs(self._options)} times"
-        count = f"{made} recording was" if made == 1 else f"{made} recordings were"
+        count = {0: "no recording was", 1: "1 recording was"}.get(made, f"{made} recordings were")
         if last.live.partial or error is not None:
             return f"{count} made: {last.live.partial or type(error).__name__}"
         failed = next((text for check, status, text in last.live.notes if (check, status) == ("profiler", "fail")), "")
@@ -183,6 +203,10 @@ class RepeatedSession:
     def _status(self, text: str) -> None:
         asked = self._options.repeat
         self._show(f"{text} (recording {asked - self._session.course.more} of {asked})")
+
+
+def _holds_a_step(recording: Recording) -> bool:
+    return recording.trace_path is not None and bool(recording.live.profiled_ns)
 
 
 def _with(live: LiveRecord, later: dict[str, Any], notes: Notes) -> LiveRecord:

@@ -193,8 +193,9 @@ class Session:
         self.course.index += opens
         if waits:
             return not opens or self.course.index < self.course.phases.wait
-        enough = baseline.enough(laps, cycle=self.course.cycle)
-        return not (self.course.between.over(len(laps), enough=enough) or (not opens and len(laps)))
+        between = self.course.between
+        enough = baseline.enough(laps, cycle=self.course.cycle, least_ns=between.least_ns)
+        return not (between.over(len(laps), enough=enough) or (not opens and len(laps)))
 
     def _transition(self, line: int | None, opens: bool) -> None:
         if self._phase is Phase.COLD:

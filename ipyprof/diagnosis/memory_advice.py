@@ -13,7 +13,7 @@ from ipyprof.analysis.holding import (
     Holding,
 )
 from ipyprof.diagnosis import thresholds
-from ipyprof.formatting import percent_whole, size_text
+from ipyprof.formatting import percent_whole, size_text, speedup_text
 from ipyprof.trace.model import AllocatorState, OutOfMemory
 
 MOST_LINES = 2
@@ -106,13 +106,16 @@ def _of_last_error(one: Holding) -> bool:
 def failure_advice(
     failed: OutOfMemory, holders: Sequence[Holding], state: AllocatorState | None, others_bytes: int | None
 ) -> tuple[str, ...]:
-    """What would have made room for the request that failed, the cheapest first.
+    """What would have made room for the request that failed, the cheapest first; where nothing does, its own size.
 
     Args:
         holders: when it failed, the largest first.
         state: of torch's allocator on that device.
         others_bytes: what other processes hold of the device; ``None`` = not measured.
     """
+    capacity = failed.capacity_bytes or (None if state is None else state.device_total_bytes)
+    if failed.tried_bytes and capacity and failed.tried_bytes > capacity:
+        return (_of_the_request(failed, capacity),)
     total = sum(holding.bytes for holding in holders)
     advice = []
     advice += _fragmented(failed, state)
@@ -139,7 +142,27 @@ def failure_advice(
         )
     if others_bytes and others_bytes >= (failed.tried_bytes or others_bytes):
         advice.append(f"Other processes hold {size_text(others_bytes)} of this GPU.")
-    return tuple(advice)
+    return tuple(advice) or (_of_the_request(failed, capacity),)
+
+
+def _of_the_request(failed: OutOfMemory, capacity: int | None) -> str:
+    """What to do about the request itself; ``capacity``: of the device or the machine, ``None`` = not known."""
+    where = f" on line {failed.line}" if failed.line else ""
+    what = "this machine" if failed.device < 0 else f"GPU {failed.device}"
+    tried = failed.tried_bytes
+    if not tried:
+        return f"How much was asked for is not known: ask for less{where}."
+    if capacity is None:
+        return f"Ask for less than {size_text(tried)} at once{where}: a smaller shape or dtype."
+    if tried > capacity:
+        return (
+            f"The request alone is {speedup_text(tried / capacity)} all that {what} has ({size_text(capacity)}), so "
+            f"nothing makes room for it: look at the shape that is asked for{where}."
+        )
+    return (
+        f"The request is {percent_whole(tried / capacity)} of all that {what} has ({size_text(capacity)}): ask for "
+        f"less at once{where}, a smaller shape or dtype."
+    )
 
 
 def _fragmented(failed: OutOfMemory, state: AllocatorState | None) -> list[str]:

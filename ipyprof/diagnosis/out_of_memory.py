@@ -67,7 +67,7 @@ def verdict_of_failure(profile: Profile, verdict: Verdict) -> Verdict:
     return replace(
         verdict,
         headline=failure_headline(failed, holders_at_failure(profile)),
-        advice=advice or verdict.advice,
+        advice=advice,
         change=None,
         next_text=None,
     )

@@ -46,7 +46,9 @@ def sentence(repeats: Repeats) -> str:
     if steps and len(steps) < count:
         told += f" ({count - len(steps)} not measured)"
     causes = Counter(one.cause for one in repeats.recordings)
-    if len(causes) == 1:
+    if count == 1:
+        verdict = f"verdict {next(iter(causes))}"
+    elif len(causes) == 1:
         verdict = f"verdict the same in {count} of {count}"
     else:
         verdict = "verdict " + ", ".join(f"{cause} in {times} of {count}" for cause, times in causes.most_common())
@@ -56,7 +58,8 @@ def sentence(repeats: Repeats) -> str:
 def check(repeats: Repeats) -> Check:
     """The same as a check, with the number of the recording that is shown."""
     status = "warn" if _doubts(repeats) else "ok"
-    return Check(check="repeat", status=status, text=f"{sentence(repeats)}; number {repeats.shown} is shown")
+    cut_off = ", which ran out of memory," if repeats.shown > len(repeats.recordings) else ""
+    return Check(check="repeat", status=status, text=f"{sentence(repeats)}; number {repeats.shown}{cut_off} is shown")
 
 
 def judged(verdict: Verdict, repeats: Repeats) -> Verdict:

@@ -1,62 +1,119 @@
-"""What can make the numbers wrong, checked one by one."""
+"""What can make the numbers wrong, checked one by one, and what each leaves of the verdict's confidence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
 from ipyprof.analysis.profile import Profile
+from ipyprof.analysis.steps import ends_early
 from ipyprof.diagnosis import device_state, thresholds
 from ipyprof.diagnosis.clocks import clocks
-from ipyprof.diagnosis.confidence import drift_text, unprofiled_spread
 from ipyprof.formatting import overhead_text, percent_short, plural
+from ipyprof.trace.pieces import BROKEN, BROKEN_END, ENDS_EARLY, HOLES, REPAIRED
 
 NAMED_STEPS = 8
+LEVELS = ("low", "medium", "high")
+_LEAVES = {"ok": "high", "warn": "medium", "fail": "low"}
+_UNCOUNTED = frozenset({BROKEN, BROKEN_END, ENDS_EARLY, HOLES})
+"""Damage of which nobody knows how many events it took: one broken stretch may hold any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check: ``status`` is ``ok``, ``warn`` or ``fail``."""
+    """One check: ``status`` is ``ok``, ``warn`` or ``fail``.
+
+    Attributes:
+        text: what was seen.
+        reason: the same as a reason for less confidence, where that takes other words.
+        grave: a warning that leaves as little confidence as a failure.
+    """
 
     check: str
     status: str
     text: str
+    reason: str = ""
+    grave: bool = False
+
+    @property
+    def leaves(self) -> str:
+        """The highest confidence of a verdict with it: ``high`` where it is ok, lower for any other status."""
+        return "low" if self.grave else _LEAVES.get(self.status, "medium")
 
 
 def checks(profile: Profile) -> tuple[Check, ...]:
-    """All checks that apply, in the order in which they are shown."""
-    return tuple(check for look in LOOKS for check in look(profile))
+    """All checks that apply, in the order in which they are shown.
+
+    Of a file that ends early only what does not come from its records: steps, launches and the replay of a part are
+    those of another loop.
+    """
+    looks = NOT_OF_RECORDS if ends_early(profile.trace) else LOOKS
+    return tuple(check for look in looks for check in look(profile))
+
+
+def drift_text(drift: float) -> str:
+    """How the unprofiled steps ran against the recorded ones: ``12 % slower``, ``20 % faster``."""
+    return f"{percent_short(abs(drift - 1))} {'slower' if drift > 1 else 'faster'}"
+
+
+def unprofiled_spread(profile: Profile) -> float | None:
+    """(90th − 10th percentile) / median of the unprofiled samples; ``None`` under three of them."""
+    samples = sorted(profile.live.baseline_ns) if profile.live is not None else []
+    if len(samples) < 3:
+        return None
+    low, high = samples[len(samples) // 10], samples[-1 - len(samples) // 10]
+    return (high - low) / median(samples)
+
+
+def _kind_of_run(profile: Profile) -> Iterator[Check]:
+    live = profile.live
+    if profile.once and not ends_early(profile.trace):
+        text = "a single step was recorded"
+        yield Check(check="single step", status="warn", text=text, reason="a single step", grave=True)
+    if live is not None and live.cold:
+        reason = "the recorded steps are the first ones: cold"
+        yield Check(check="cold", status="warn", text="the first steps were recorded: cold", reason=reason, grave=True)
+    if live is None:
+        yield Check(check="baseline", status="warn", text="from a file: no unprofiled steps to compare with")
+    elif profile.step_from == "replay":
+        reason = "no unprofiled step was timed"
+        yield Check(check="overhead", status="warn", text=f"{reason}: overhead not measured", reason=reason)
+    elif live.baseline == "after_first":
+        yield Check(check="baseline", status="warn", text="one unprofiled step only, right behind the recording")
+    if live is not None and live.partial:
+        yield Check(check="partial", status="warn", text=live.partial, reason="the recording ended early")
 
 
 def _steps(profile: Profile) -> Iterator[Check]:
     count = profile.steps.count
-    live = profile.live
     if count == 0:
         yield Check(check="steps", status="fail", text="no step was recorded")
         return
     if profile.steps.how == "no step marks":
-        yield Check(check="steps", status="warn", text="no step marks: everything is taken as one step")
-    spread = unprofiled_spread(profile)
-    if spread is not None:
-        samples = len(live.baseline_ns) if live is not None else 0
-        bad = spread > thresholds.UNSTABLE_SHARE
-        yield Check(
-            check="stable",
-            status="warn" if bad else "ok",
-            text=f"{plural(samples, 'unprofiled step')} within {percent_short(spread)}",
-        )
+        text, reason = "no step marks: everything is taken as one step", "no step marks in the file"
+        yield Check(check="steps", status="warn", text=text, reason=reason, grave=True)
     worked = np.bincount(profile.steps.step[profile.steps.step >= 0], minlength=count)
     empty = (np.flatnonzero(worked == 0) + 1).tolist() if profile.has_gpu else []
     if empty:
         more = f" and {len(empty) - NAMED_STEPS} more" if len(empty) > NAMED_STEPS else ""
         text = f"step {', '.join(map(str, empty[:NAMED_STEPS]))}{more} launched no GPU work"
         yield Check(check="empty steps", status="warn", text=text)
-    if live is not None and live.cold:
-        yield Check(check="cold", status="warn", text="the first steps were recorded: cold")
-    if live is not None and live.partial:
-        yield Check(check="partial", status="warn", text=live.partial)
+
+
+def _stable(profile: Profile) -> Iterator[Check]:
+    spread = unprofiled_spread(profile)
+    if spread is not None:
+        samples = len(profile.live.baseline_ns) if profile.live is not None else 0
+        bad = spread > thresholds.UNSTABLE_SHARE
+        yield Check(
+            check="stable",
+            status="warn" if bad else "ok",
+            text=f"{plural(samples, 'unprofiled step')} within {percent_short(spread)}",
+            reason=f"unprofiled steps vary by {percent_short(spread)}",
+        )
 
 
 def _records(profile: Profile) -> Iterator[Check]:
@@ -79,32 +136,41 @@ def _records(profile: Profile) -> Iterator[Check]:
 def _clocks(profile: Profile) -> Iterator[Check]:
     found = clocks(profile)
     if found is not None:
-        yield Check(check="clocks", status=found[0], text=found[1])
+        yield Check(check="clocks", status=found[0], text=found[1], grave=found[0] != "ok")
 
 
 def _replay(profile: Profile) -> Iterator[Check]:
-    if profile.fit_error is None or not profile.has_gpu:
-        return
-    bad = profile.fit_error > thresholds.FIT_SHARE
-    text = f"replay fits the recording within {percent_short(profile.fit_error)}"
-    yield Check(check="replay", status="warn" if bad else "ok", text=text)
+    error = profile.fit_error
+    bad = error is not None and error > thresholds.FIT_SHARE
+    if error is not None and (bad or profile.has_gpu):
+        text = f"replay fits the recording within {percent_short(error)}"
+        reason = f"the replay misses the recording by {percent_short(error)}"
+        yield Check(check="replay", status="warn" if bad else "ok", text=text, reason=reason, grave=bad)
+    if profile.step_ns and profile.replayed is not None:
+        off = abs(profile.replayed.step_ns - profile.step_ns) / profile.step_ns
+        if off > thresholds.FIT_SHARE:
+            text = f"the replayed step is {percent_short(off)} off the unprofiled one"
+            yield Check(check="replayed step", status="warn", text=text)
 
 
 def _overhead(profile: Profile) -> Iterator[Check]:
     overhead = profile.overhead
     if overhead is not None:
-        status = "warn" if overhead > 1.1 else "ok"
-        yield Check(check="overhead", status=status, text=f"recording made the step {overhead_text(overhead)}")
-    elif profile.step_ns is not None and profile.live is not None and profile.step_from != "baseline":
-        yield Check(check="overhead", status="warn", text="no unprofiled step was timed: overhead not measured")
+        yield Check(
+            check="overhead",
+            status="warn" if overhead > thresholds.OVERHEAD_WARN else "ok",
+            text=f"recording made the step {overhead_text(overhead)}",
+            reason=f"recording made the step {overhead:.1f} times as long",
+        )
 
 
 def _drift(profile: Profile) -> Iterator[Check]:
     change = abs(profile.drift - 1)
+    # Where unprofiled steps and replay differ by less, they do not differ.
     if change > thresholds.FIT_SHARE:
+        ran = f"unprofiled steps ran {drift_text(profile.drift)}, apart from what recording costs"
         status = "warn" if change > thresholds.DRIFT_SHARE else "ok"
-        text = f"unprofiled steps ran {drift_text(profile.drift)}, apart from what recording costs (GPU clock or host)"
-        yield Check(check="drift", status=status, text=text)
+        yield Check(check="drift", status=status, text=f"{ran} (GPU clock or host)", reason=f"the {ran}")
 
 
 def _device(profile: Profile) -> Iterator[Check]:
@@ -132,8 +198,14 @@ def _memory(profile: Profile) -> Iterator[Check]:
 
 
 def _damage(profile: Profile) -> Iterator[Check]:
-    for reason, count in profile.trace.damage.items():
-        yield Check(check="damage", status="warn", text=f"{reason}: {count}")
+    for what, count in profile.trace.damage.items():
+        yield Check(
+            check="damage",
+            status="ok" if what == REPAIRED else "warn",  # repaired text keeps all its events
+            text=f"{what}: {count}",
+            reason="the file ends early" if what == ENDS_EARLY else "",
+            grave=what in _UNCOUNTED,
+        )
 
 
 def _notes(profile: Profile) -> Iterator[Check]:
@@ -142,7 +214,8 @@ def _notes(profile: Profile) -> Iterator[Check]:
 
 
 LOOKS: tuple[Callable[[Profile], Iterator[Check]], ...] = (
-    _steps, _records, _clocks, _replay, _overhead, _drift, _device, _memory, _damage, _notes,
+    _kind_of_run, _steps, _stable, _records, _clocks, _replay, _overhead, _drift, _device, _memory, _damage, _notes,
 )  # fmt: skip
+NOT_OF_RECORDS: tuple[Callable[[Profile], Iterator[Check]], ...] = (_kind_of_run, _stable, _device, _damage, _notes)
 
-__all__ = ["Check", "checks"]
+__all__ = ["LEVELS", "Check", "checks", "drift_text", "unprofiled_spread"]

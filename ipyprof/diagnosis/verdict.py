@@ -7,6 +7,7 @@ from types import ModuleType
 
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
+from ipyprof.analysis.steps import ends_early
 from ipyprof.diagnosis import (
     allocator,
     communication,
@@ -47,6 +48,9 @@ CAUSES = (*WAITING, *GPU_WORK)
 
 RESIDUAL = launch_bound.CAUSE
 
+LOOK_ADVICE = "Look at the breakdown and the lines below; record more steps (--active 10) or a longer loop."
+CUT_ADVICE = "Copy or export the file again. The numbers below are of the part that is there, and lack the rest."
+
 
 def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
     """(findings, the dominant bottleneck). Findings are ordered: found by gain, then cleared by gain, then unknown.
@@ -58,6 +62,10 @@ def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
 
 
 def _judged(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
+    if ends_early(profile.trace):
+        missing = _what_is_missing(profile)
+        cut = tuple(unknown(module.CAUSE, missing) for module in (*CAUSES, straggler))
+        return cut, _inconclusive(profile, missing, advice=CUT_ADVICE)
     reason = _cannot_look(profile)
     if reason is not None:
         verdict, seen = _without_gpu(profile, reason)
@@ -96,6 +104,18 @@ def _cannot_replay(profile: Profile) -> str | None:
             f"{percent_short(thresholds.FIT_SHARE)}"
         )
     return None
+
+
+def _what_is_missing(profile: Profile) -> str:
+    """Why nothing is judged of a file that was cut off, in at most 13 words.
+
+    A cut takes calls and GPU records without a trace: what is left looks like a loop with other steps, sound and whole.
+    """
+    if profile.has_gpu:
+        return "the file ends early, and GPU records may be missing"
+    if profile.live is not None and profile.live.cuda:
+        return "the file ends early, before the GPU's records"
+    return "the file ends early, and records may be missing"
 
 
 def _cannot_look(profile: Profile) -> str | None:
@@ -233,11 +253,11 @@ def _too_little(profile: Profile, findings: list[Finding]) -> str:
     return f"no cause recovers {percent_short(least_share(profile))} of it"
 
 
-def _inconclusive(profile: Profile, reason: str) -> Verdict:
+def _inconclusive(profile: Profile, reason: str, advice: str = LOOK_ADVICE) -> Verdict:
     return Verdict(
         cause="inconclusive",
         headline=f"Could not tell what holds the step back: {reason}.",
-        advice="Look at the breakdown and the lines below; record more steps (--active 10) or a longer loop.",
+        advice=advice,
         confidence="low",
         reasons=confidence(profile)[1],
     )

@@ -34,7 +34,7 @@ def decode(kind: type[T], data: Any, what: str) -> T:
     """
     try:
         return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: a lone surrogate in a number's place
         raise IpyprofError(
             f"{what} that does not fit: {error}", "every key of the schema has its type", "write it again with ipyprof"
         ) from None

@@ -41,7 +41,7 @@ def render_html(report: Report) -> str:
         verdict_section(report),
         *(section(part) for part in (failure_section(report), ranks_section(report)) if part),
         section(step_section(report)),
-        section(columns_row(operators_table(report.operators), ladder(report), reverse=True)),
+        section(columns_row(operators_table(report), ladder(report), reverse=True)),
         section(memory_section(report) + holders_section(report)),
     ]
     lines = lines_section(report)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ipyprof.formatting import NOT_MEASURED, percent_cell, percent_whole, plural, shorten, size_text, time_text
 from ipyprof.report.categories import ACCENT, ACCENT_INK, MEMORY
+from ipyprof.report.failed import failed_request, memory_facts
 from ipyprof.report.markup import (
     SMALL,
     bar,
@@ -36,18 +37,6 @@ CURVES_SHOWN = 3
 _NUMBER = "padding:1px 6px"
 _FOLD_HEIGHT = 24
 _LINE_HEIGHT = 17
-
-
-def memory_facts(report: Report) -> Mapping[str, Any]:
-    """``views["memory"]``, empty where there is none."""
-    facts = report.views.get("memory")
-    return facts if isinstance(facts, Mapping) else {}
-
-
-def failed_request(report: Report) -> Mapping[str, Any] | None:
-    """The request for memory that the cell ended with, or ``None``."""
-    failed = memory_facts(report).get("out_of_memory")
-    return failed if isinstance(failed, Mapping) else None
 
 
 def is_process(report: Report) -> bool:
@@ -121,7 +110,7 @@ def failure_text(failed: Mapping[str, Any]) -> str:
     if free is not None:
         text += f"; {size_text(free)}" + (f" of {size_text(capacity)}" if capacity else "") + " were free"
     elif capacity:
-        text += f"; the device has {size_text(capacity)}"
+        text += f"; the {'machine' if failed.get('device') == -1 else 'device'} has {size_text(capacity)}"
     return f"{text}."
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from ipyprof.formatting import percent_whole, size_text, time_text
 from ipyprof.report.categories import ACCENT
+from ipyprof.report.failed import memory_facts
 from ipyprof.report.markup import SMALL, card, div, escape, mono, note, picture
 from ipyprof.report.memory_facts import moments_at
-from ipyprof.report.memory_section import memory_facts
 from ipyprof.report.plots import HEARTBEAT_SIZE, heartbeat
 from ipyprof.report.report import MemoryView, Report
 from ipyprof.report.timeline import WIDTH, timeline

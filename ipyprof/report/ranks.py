@@ -201,7 +201,7 @@ def lane_view(ranks: Mapping[str, Any]) -> dict[str, Any] | None:
     lanes = ranks.get("lanes") or {}
     if not lanes:
         return None
-    end = max(span[1] for spans in lanes.values() for span in spans)
+    end = max((span[1] for spans in lanes.values() for span in spans), default=0.0)
     return {
         "start_ms": 0.0,
         "end_ms": end,

@@ -6,7 +6,7 @@ Times are in ms, sizes in bytes, shares 0..1; what was not measured is ``None``,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ipyprof.diagnosis.finding import Finding, Verdict
@@ -220,12 +220,15 @@ class Report:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Report:
-        """The report that ``to_dict`` made ``data`` from. Unknown keys are ignored.
+        """The report that ``to_dict`` made ``data`` from. Unknown keys are ignored; a view that is damaged is left out,
+        and ``trust`` says so.
 
         Raises:
-            IpyprofError: not a report, another schema number, a missing key, or a value of the wrong type.
+            IpyprofError: not a report, another schema number, a missing key, a value of the wrong type, or a number
+                that cannot have been measured.
         """
         from ipyprof.report.codec import decode
+        from ipyprof.report.saved_views import RANKS, fitting, sound, sound_views
 
         schema = data.get("schema") if isinstance(data, Mapping) else None
         if schema != SCHEMA or isinstance(schema, bool):
@@ -233,7 +236,24 @@ class Report:
             raise IpyprofError(
                 given, f"this version reads reports with schema {SCHEMA}", "write the report again or update ipyprof"
             )
-        return decode(Report, data, "a report")
+        plain = {part.name: data[part.name] for part in fields(Report) if part.name in data}
+        damaged: list[str] = []
+        if isinstance(plain.get("views"), Mapping):
+            plain["views"], damaged = sound_views(plain["views"])
+        if plain.get(RANKS) is not None and not fitting(RANKS, plain[RANKS]):
+            plain[RANKS] = None
+            damaged.append(RANKS)
+        if not sound({name: value for name, value in plain.items() if name not in ("views", RANKS)}):
+            raise IpyprofError(
+                "a report with a number that is too large or not finite, or nested too deep",
+                "a report holds measured times, sizes and shares",
+                "write it again with ipyprof",
+            )
+        report = decode(Report, plain, "a report")
+        if not damaged:
+            return report
+        text = f"damaged in the file and left out: {', '.join(damaged)}"
+        return replace(report, trust=(*report.trust, TrustCheck(check="saved report", status="warn", text=text)))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """The text and the dashboard, for the notebook's display system."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ipyprof.formatting import percent_short, rate_text, shorten, time_text
+from ipyprof.report.failed import failed_request
 from ipyprof.report.markup import card, cell, escape, note, row, table, title
 from ipyprof.report.report import Report
 from ipyprof.report.text import padded
@@ -50,7 +51,7 @@ def _cells(number: int, report: Report) -> tuple[str, ...]:
         time_text(report.steps.step_ms),
         "·" if rate is None else rate_text(rate.value, rate.unit),
         percent_short(report.utilization.kernel_busy),
-        report.verdict.cause,
+        "out of memory" if failed_request(report) is not None else report.verdict.cause,
         steps_text(report),
     )
 

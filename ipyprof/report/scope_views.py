@@ -45,7 +45,8 @@ def groups(profile: Profile) -> dict[str, list[dict[str, Any]]]:
 
 
 def _largest(rows: Sequence[ScopeRow]) -> list[ScopeRow]:
-    """The rows with the most time, in their order, and one for what the others have of their own."""
+    """The rows with the most time, in their order, and one for what the others have of their own, before the last row
+    where that is what is outside all of them."""
     if len(rows) <= MOST_ROWS:
         return list(rows)
     # A row has at least the time of those inside it, and stands before them: what is around a kept row is kept.
@@ -57,7 +58,8 @@ def _largest(rows: Sequence[ScopeRow]) -> list[ScopeRow]:
     rest = ScopeRow(
         name=f"{len(left):,} more", device_ns=device, total_device_ns=device, host_ns=host, total_host_ns=host
     )
-    return [*(rows[at] for at in kept), rest]
+    shown = [rows[at] for at in kept]
+    return [*shown[:-1], rest, shown[-1]] if last >= 0 else [*shown, rest]
 
 
 def _plain(row: ScopeRow, *, gpu: bool) -> dict[str, Any]:

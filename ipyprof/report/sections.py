@@ -28,6 +28,7 @@ from ipyprof.report.categories import (
     step_parts,
     unmeasured,
 )
+from ipyprof.report.failed import failed_request
 from ipyprof.report.markup import (
     MUTED,
     SMALL,
@@ -47,7 +48,7 @@ from ipyprof.report.markup import (
     text_fits,
     title,
 )
-from ipyprof.report.memory_section import failed_request, is_process
+from ipyprof.report.memory_section import is_process
 from ipyprof.report.plots import DONUT_SIZE, HEARTBEAT_SIZE, donut, heartbeat
 from ipyprof.report.repeats import repeats_text
 from ipyprof.report.report import Holder, Report
@@ -55,13 +56,13 @@ from ipyprof.report.timeline import WIDTH, magnification, timeline
 from ipyprof.report.words import (
     Fact,
     bound_word,
-    cause_subject,
     clock_text,
     device_text,
     facts,
     limit_words,
     remaining_text,
     steps_text,
+    subject,
     without_label,
 )
 
@@ -91,9 +92,11 @@ def verdict_section(report: Report) -> str:
     """The rule at the left, the eyebrow, the sentence, five facts, the change as a diff."""
     verdict = report.verdict
     rule = {"compute_bound": KERNEL.fill, "inconclusive": OUTLINE}.get(verdict.cause, ACCENT)
-    subject, rest = cause_subject(verdict.cause)
+    if failed_request(report) is not None:
+        rule = ACCENT
+    said, rest = subject(report)
     eyebrow = [
-        f"<b>{escape(subject)}</b>{escape(rest)}",
+        f"<b>{escape(said)}</b>{escape(rest)}",
         f"confidence <b>{escape(verdict.confidence)}</b>",
         escape(bound_word(report)),
         escape(device_text(report)),

@@ -42,6 +42,7 @@ from ipyprof.report.words import (
     device_state_text,
     judged_columns,
     ladder_lesson,
+    no_operator_ran,
     unjudged_text,
 )
 
@@ -57,10 +58,11 @@ _AT_MOST = (
 )
 _READING = (
     "All times are of one step without the profiler, from one mark to the next; where the clock of the slower "
-    "recording is meant, it says “recorded”. The parts of a step do not overlap and add up to it: GPU work comes "
-    "first, and what the host does counts only while the GPU waits. Self time is an operator's own, without the "
-    "operators it calls. “If free” is by replay: less than the operator's share where the host holds the step back, "
-    "more where its calls keep the GPU waiting. ▲ compute: limited by arithmetic. ▬ memory: limited by bytes moved. "
+    "recording is meant, it says “recorded”: the host times of operators are on it, and may add up to more than the "
+    "step. The parts of a step do not overlap and add up to it: GPU work comes first, and what the host does counts "
+    "only while the GPU waits. Self time is an operator's own, without the operators it calls. “If free” is by replay: "
+    "less than the operator's share where the host holds the step back, more where its calls keep the GPU waiting. "
+    "▲ compute: limited by arithmetic. ▬ memory: limited by bytes moved. "
     "▪ launch: shorter than the call that starts it. ⇄ copy: moves data. ● yes: the kernels use Tensor Cores. A dot "
     "is zero; what was not measured says so."
 )
@@ -74,24 +76,24 @@ def on_device(operators: Sequence[Operator]) -> bool:
     return any(operator.self_device_ms is not None for operator in operators)
 
 
-def operators_table(operators: Sequence[Operator], *, limit: int = TOP, recorded: bool = False) -> str:
+def operators_table(report: Report, *, limit: int = TOP) -> str:
     """The operators with the most self time, ranked; device time where there is any, else host time.
 
-    Args:
-        recorded: the times are of one recorded step, and the title says so.
+    Both are as recorded, and the title and the sum say so: recording makes host time longer, and leaves kernels.
     """
+    operators = report.operators
     device = on_device(operators)
 
     def own(operator: Operator) -> float:
         return (operator.self_device_ms or 0.0) if device else operator.self_host_ms
 
-    clock = "one recorded step" if recorded or device else "one step"
-    what = f"device self time in {clock}, % of all GPU time" if device else f"host self time in {clock}: no GPU time"
+    what = "device self time in one recorded step, % of all GPU time"
+    what = what if device else "host self time in one recorded step: no GPU time"
     head = title("Top operators on the GPU" if device else "Top operators on the host", what if operators else "")
     ranked = sorted(operators, key=own, reverse=True)
     ranked = [operator for operator in ranked if own(operator) > 0]
     if not ranked:
-        return head + note(f"Operators were {NOT_MEASURED}.", 0)
+        return head + note("No operator ran." if no_operator_ran(report) else f"Operators were {NOT_MEASURED}.", 0)
     total = sum(own(operator) for operator in ranked)
     shown, rest = ranked[:limit], ranked[limit:]
     amdahl = device and any(operator.amdahl_share is not None for operator in shown)
@@ -143,7 +145,7 @@ def operators_table(operators: Sequence[Operator], *, limit: int = TOP, recorded
     line = f"border-top:1px solid {RULE}"
     body += row(
         _tight("", style=line),
-        _tight(f"<b>all {'device' if device else 'host'} time</b>", style=line, span_columns=2),
+        _tight(f"<b>all {'device' if device else 'recorded host'} time</b>", style=line, span_columns=2),
         _tight(f"<b>{time_cell(total, total)}</b>", align="right", style=line),
         _tight("<b>100.0</b>", align="right", style=line),
         _tight("", style=line, span_columns=len(titles) - 5),

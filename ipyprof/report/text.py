@@ -21,7 +21,8 @@ from ipyprof.formatting import (
     unbroken,
 )
 from ipyprof.report.categories import culprit_of, has_row, step_parts, unmeasured
-from ipyprof.report.memory_section import failed_request, failure_lines, is_process, notes
+from ipyprof.report.failed import failed_request
+from ipyprof.report.memory_section import failure_lines, is_process, notes
 from ipyprof.report.ranks import collective_lines, kept_text, rank_table, rank_title
 from ipyprof.report.repeats import repeats_text
 from ipyprof.report.report import Operator, Report
@@ -33,7 +34,6 @@ from ipyprof.report.words import (
     TRUST,
     bound_word,
     cause_checked,
-    cause_subject,
     check_rows,
     check_summary,
     clock_text,
@@ -43,7 +43,9 @@ from ipyprof.report.words import (
     judged_columns,
     leading_line,
     limit_words,
+    no_operator_ran,
     steps_text,
+    subject,
     unjudged_text,
 )
 
@@ -73,9 +75,8 @@ def render_text(report: Report, width: int = 80) -> str:
 
 def _verdict(report: Report, width: int) -> list[str]:
     verdict = report.verdict
-    subject, rest = cause_subject(verdict.cause)
     eyebrow = [
-        f"{subject}{rest}",
+        "".join(subject(report)),
         bound_word(report),
         f"confidence {verdict.confidence}",
         device_text(report),
@@ -160,14 +161,14 @@ def _operators(report: Report, width: int) -> list[str]:
         return (operator.self_device_ms or 0.0) if device else operator.self_host_ms
 
     ranked = sorted((one for one in report.operators if own(one) > 0), key=own, reverse=True)
-    side = "device" if device else "host"
     if not ranked:
-        return [f"Top operators: {NOT_MEASURED}."]
+        return [f"Top operators: {'no operator ran' if no_operator_ran(report) else NOT_MEASURED}."]
     total = sum(own(operator) for operator in ranked)
     bounds, cores = judged_columns(ranked[:TOP]) if device else (False, False)
     judged = (bounds or cores) and width >= 76  # bound and Tensor Cores need 25 columns
     room = min(width - 51, 48) if judged else min(width - 27, 60)
-    head = f"{padded('Top operators, ' + side + ' self time', room + 3)}{'ms':>8}{'%':>7}{'calls':>8}"
+    title = "Top operators, device self time" if device else "Operators, recorded host self time"
+    head = f"{padded(title, room + 3)}{'ms':>8}{'%':>7}{'calls':>8}"
     lines = [head + ("  bound by   Tensor Cores" if judged else "")]
     for number, one in enumerate(ranked[:TOP], start=1):
         name = padded(" ".join(printable(one.name).split()), room)
@@ -184,7 +185,8 @@ def _operators(report: Report, width: int) -> list[str]:
         lines.append(
             f"   {padded(f'{len(left)} more', room)}{time_cell(rest, total):>8}{percent_cell(rest / total):>7}"
         )
-    lines.append(f"   {padded(f'all {side} time', room)}{time_cell(total, total):>8}{'100.0':>7}")
+    every = "all device time" if device else "all recorded host time"
+    lines.append(f"   {padded(every, room)}{time_cell(total, total):>8}{'100.0':>7}")
     if device and not judged and not (bounds and cores):
         lines += [text] if (text := unjudged_text(ranked[:TOP])) else []
     return lines

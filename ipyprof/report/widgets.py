@@ -159,7 +159,7 @@ def rows_view(report: Report, name: str, *, group: str, sort: str, words: str, l
     """The table of one step's rows as HTML, with the donut's alt text for readers who do not see the picture."""
     step = name if knows_steps(group) else MEAN
     rows = group_rows(report, group, step)
-    clock = "one step" if step == MEAN else "one recorded step"
+    clock = "one recorded step" if step != MEAN else "mean recorded step" if knows_steps(group) else "one step"
     if step != name:
         clock += " (of the mean: single steps are not known)"
     shown = rows_table(selected(rows, words, sort), rows, name=group, clock=clock, limit=limit)

@@ -9,6 +9,7 @@ from ipyprof.diagnosis.finding import Finding
 from ipyprof.diagnosis.words import AT_LEAST
 from ipyprof.formatting import NOT_MEASURED, percent_short, percent_whole, plural, rate_text, speedup_text, time_text
 from ipyprof.report.categories import step_parts, waiting_share
+from ipyprof.report.failed import failed_request
 from ipyprof.report.report import Operator, Report
 
 # identifier: (subject of the eyebrow, how it goes on, name as the next bottleneck)
@@ -88,10 +89,13 @@ class CheckRow:
     leading: bool
 
 
-def cause_subject(cause: str) -> tuple[str, str]:
-    """What the eyebrow says of ``cause``: its subject, and how the sentence goes on."""
-    subject, rest, _ = _CAUSES.get(cause, (cause, " holds this step back", cause))
-    return subject, rest
+def subject(report: Report) -> tuple[str, str]:
+    """What the eyebrow says: its subject, and how the sentence goes on. A request that failed goes before the cause."""
+    if failed_request(report) is not None:
+        return "! Out of memory", ""
+    cause = report.verdict.cause
+    name, rest, _ = _CAUSES.get(cause, (cause, " holds this step back", cause))
+    return name, rest
 
 
 def cause_name(cause: str) -> str:
@@ -105,17 +109,22 @@ def cause_checked(cause: str) -> str:
 
 
 def bound_word(report: Report) -> str:
-    """``IO-bound``, ``CPU-bound``, ``GPU-bound (compute)``: what people ask for; empty where it is unknown."""
+    """``IO-bound``, ``CPU-bound``, ``GPU-bound (compute)``: what people ask for; empty where it is unknown.
+
+    It is also empty where the cell ran out of memory, which is then what stands there.
+    """
     bound = report.verdict.bound
-    if bound == "unknown":
+    if bound == "unknown" or failed_request(report) is not None:
         return ""
     return bound if bound.startswith("GPU") else bound.split(" (")[0]
 
 
 def device_text(report: Report) -> str:
-    """The device's name, or that there is none."""
+    """The device's name, or that there is none, or that none of its work was recorded: the driver saw it work."""
     if report.device is not None:
         return report.device.name
+    if report.utilization.nvml is not None:
+        return "no GPU work recorded"
     return "no GPU in the file" if report.source.kind == "file" else "no GPU: the CPU is shown"
 
 
@@ -272,6 +281,12 @@ def unjudged_text(operators: Sequence[Operator]) -> str:
     missing = [name for name, known in (("bound by", bounds), ("Tensor Cores", cores)) if not known]
     text = ", ".join(missing)
     return f"{text[0].upper()}{text[1:]}: {NOT_MEASURED}." if missing else ""
+
+
+def no_operator_ran(report: Report) -> bool:
+    """Whether a live recording saw the host and no operator: there were none, and nothing is missing."""
+    seen = report.source.kind == "live" and report.breakdown.cpu is not None
+    return seen and not report.operators and not report.kernels
 
 
 def device_state_text(report: Report) -> str:

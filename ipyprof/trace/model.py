@@ -307,7 +307,10 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repeats(msgspec.Struct, frozen=True, kw_only=True):
-    """Several recordings of one loop, in order; ``shown`` is the number, from 1, of the one that all the rest tells."""
+    """Several recordings of one loop, in order; ``shown`` is the number, from 1, of the one that all the rest tells.
+
+    One more than there are: a further one is shown, which ran out of memory and says nothing of the steps.
+    """
 
     shown: int
     recordings: tuple[Repeat, ...]

@@ -20,6 +20,7 @@ from ipyprof.trace.source import first_byte
 
 PIECE_BYTES = 1 << 20
 REPAIRED = "text that is not valid JSON, repaired"
+HOLES = "text with zero bytes, which a disk leaves where nothing was written"
 UNFIT = "events with a value of the wrong type"
 BROKEN = "events that are not valid JSON"
 BROKEN_END = "text after the events that is not valid JSON"
@@ -30,9 +31,11 @@ _LIST_HEAD = b"["
 _MOST_STARTS = 8
 _MOST_ENDS = 64
 _MOST_JOINED = 16
+_TAIL_BYTES = 64
 
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST_KEY = re.compile(rb'\s*\{\s*("[A-Za-z ]{1,40}")')
+_CUT_NUMBER = re.compile(rb"[:,\[]\s*-?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]*)?)?\Z")
 _SPACES = bytes(byte if byte >= 0x20 else 0x20 for byte in range(256))
 _NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])( *)(?:[-+]?(?:inf(?:inity)?|nan(?:\([a-z]*\))?))(?= *[,\]}])", re.IGNORECASE)
 
@@ -102,7 +105,7 @@ class _Cut:
         try:
             yield self._last_piece(self.spans[-1][0], decoded)
         except msgspec.DecodeError as error:
-            self.ends_early = TRUNCATED in str(error)
+            self.ends_early = _too_soon(self._data, error)
             raise
 
     def by_events(self, decoded: Decoded) -> Iterator[list[Event]]:
@@ -117,7 +120,7 @@ class _Cut:
             try:
                 yield self._last_piece(begin, decoded) if is_last else self._piece(begin, end, decoded)
             except msgspec.DecodeError as error:
-                self.ends_early = is_last and TRUNCATED in str(error)
+                self.ends_early = is_last and _too_soon(self._data, error)
                 events, rest = self._whole_events(begin, end, decoded)
                 yield events
             if not is_last and rest == end:
@@ -148,7 +151,7 @@ class _Cut:
                         decoded.count(BROKEN_END)
             if event is not None:
                 events.append(event)
-            elif not losing:
+            elif not losing and not (last and self.ends_early and at + 1 >= len(begins)):
                 decoded.count(BROKEN)
             losing = event is None
             at += max(taken, 1)
@@ -193,6 +196,11 @@ class _Cut:
         return re.compile(rb'\}\s*,\s*(\{)(?=\s*(?:"ph"' + key + rb")\s*:)")
 
 
+def _too_soon(data: bytes, error: msgspec.DecodeError) -> bool:
+    """Whether the text ends before its JSON does: a number that was cut behind its point is an error of its own."""
+    return TRUNCATED in str(error) or _CUT_NUMBER.search(data[-_TAIL_BYTES:]) is not None
+
+
 def _repairing(decode: Callable[[bytes, Decoded], list[Event]], text: bytes, decoded: Decoded) -> list[Event]:
     try:
         return decode(text, decoded)
@@ -203,7 +211,7 @@ def _repairing(decode: Callable[[bytes, Decoded], list[Event]], text: bytes, dec
         if repaired == text:
             raise
     events = decode(repaired, decoded)
-    decoded.damage[REPAIRED] = 1
+    decoded.damage[HOLES if b"\0" in text else REPAIRED] = 1
     return events
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -59,6 +60,13 @@ def test_the_message_of_the_cpu() -> None:
     found = read_message(CPU)
 
     assert (found.device, found.tried_bytes, found.capacity_bytes) == (-1, 4_000_000_000_000, None)
+
+
+def test_a_request_on_the_cpu_is_held_against_the_machine() -> None:
+    found = out_of_memory(RuntimeError(CPU), "")
+
+    assert found is not None
+    assert found.capacity_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_message_without_numbers_gives_none() -> None:

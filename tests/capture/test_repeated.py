@@ -100,8 +100,8 @@ def test_as_many_recordings_are_made_as_fit(length: int, repeat: int, recorded: 
 @pytest.mark.parametrize(
     ("length", "more", "wait", "expected"),
     [
-        (None, 1, None, Between()),
-        (None, 1, 10, Between(least=10)),
+        (None, 1, None, Between(least_ns=0)),
+        (None, 1, 10, Between(least=10, least_ns=0)),
         (None, 0, 10, Between()),
         (40, 0, None, Between()),
         (20, 2, None, Between(most=1)),
@@ -142,11 +142,11 @@ def test_a_loop_of_unknown_length_is_timed_between_the_recordings(monkeypatch: p
     loop = Loop(Options(repeat=3))
     # when it has run
     recording = loop.run(200, known=False)
-    # then seven steps lie between two recordings, and the result came at the mark of the last of them
-    assert [steps_of(one) for one in recording.every] == [[4, 5, 6], [16, 17, 18], [28, 29, 30]]
-    assert [(at, one is recording) for at, one in loop.ready] == [(38, True)]
+    # then four steps lie between two recordings, more behind the last, and the result came at the mark of the last
+    assert [steps_of(one) for one in recording.every] == [[4, 5, 6], [13, 14, 15], [22, 23, 24]]
+    assert [(at, one is recording) for at, one in loop.ready] == [(32, True)]
     assert loop.session.over
-    assert [len(one.live.baseline_ns) for one in recording.every] == [6, 6, 6]
+    assert [len(one.live.baseline_ns) for one in recording.every] == [3, 3, 6]
     discard(recording)
 
 
@@ -211,7 +211,7 @@ def test_accumulation_is_recorded_in_whole_cycles() -> None:
     [
         (9, 1, "ValueError before recording began, after 9 steps"),
         (10, 1, "ValueError in step 1 of 3"),
-        (12, 2, "ValueError in step 3 of 3"),
+        (12, 1, "ValueError in step 3 of 3"),
         (14, 2, "ValueError"),
     ],
 )
@@ -231,7 +231,7 @@ def test_an_error_keeps_what_was_recorded(
     with pytest.raises(ValueError, match="no"):
         loop.run(100, fail, known=False, closes=False)
     recording = loop.session.finish(error)
-    # then every whole step that was recorded is kept, each recording says what is missing, and no file is left over
+    # then every recording that was not cut off is kept, each says what is missing, and no file is left over
     assert len(recording.every) == whole
     assert steps_of(recording) == [2, 3, 4]
     for one in recording.every:
@@ -242,6 +242,61 @@ def test_an_error_keeps_what_was_recorded(
 
 def _count(whole: int) -> str:
     return "1 recording was" if whole == 1 else f"{whole} recordings were"
+
+
+def repeat_notes(recording: Recording) -> list[str]:
+    return [text for check, _, text in recording.live.notes if check == "repeat"]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(None, "the cell ended before recording began, after 2 steps"), (ValueError("no"), "ValueError before recording")],
+)
+def test_none_is_counted_where_none_was_made(error: BaseException | None, why: str) -> None:
+    # given a loop of unknown length that ends behind its second mark, when it has ended
+    loop = Loop(Options(repeat=3))
+    loop.session.plan(remaining=None)
+    loop.session.mark(2)
+    loop.session.mark(2)
+    recording = loop.session.finish(error)
+    # then no recording is said to be made
+    (told,) = repeat_notes(recording)
+    assert told.startswith(f"--repeat 3: no recording was made: {why}")
+
+
+@pytest.mark.parametrize("at", [10, 12])
+def test_the_recording_in_which_memory_ran_out_is_kept(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    # given a loop that is out of memory in the first or the last step of its second recording
+    monkeypatch.setattr(baseline, "MOST_STEPS", 3)
+    loop = Loop(Options(repeat=3, wait=1, warmup=1))
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+    def fail(index: int) -> None:
+        if index == at:
+            raise error
+
+    with pytest.raises(torch.OutOfMemoryError):
+        loop.run(100, fail, known=False, closes=False)
+    # when it ends in that
+    first, second = loop.session.finish(error).every
+    # then the request is that recording's and not told as later, the first one knows nothing of it, and one counts
+    assert first.live.out_of_memory is None
+    assert second.live.out_of_memory is not None
+    assert not second.live.out_of_memory.later
+    assert repeat_notes(first) == [f"--repeat 3: 1 recording was made: OutOfMemoryError in step {at - 9} of 3"]
+    discard(first)
+    discard(second)
+
+
+def test_a_short_loop_of_unknown_length_is_recorded_as_often_as_asked() -> None:
+    # given sixty steps of two milliseconds, whose number nobody knows, when they are recorded three times
+    recording = Loop(Options(repeat=3)).run(60, lambda _index: time.sleep(0.002), known=False)
+    # then all three are there, each with a baseline behind it, and the last one's is what is left of the loop
+    assert [steps_of(one) for one in recording.every] == [[4, 5, 6], [13, 14, 15], [22, 23, 24]]
+    assert [len(one.live.baseline_ns) for one in recording.every] == [3, 3, 33]
+    assert [one.live.baseline for one in recording.every] == ["after"] * 3
+    assert repeat_notes(recording) == []
+    discard(recording)
 
 
 def test_memory_that_runs_out_later_is_told_by_every_recording() -> None:
@@ -319,6 +374,15 @@ def test_a_cell_that_runs_once_says_how_to_run_it_often() -> None:
     recording = loop.session.finish()
     assert ("repeat", "warn", "--repeat 3: the cell ran once; --step cell runs it 21 times") in recording.live.notes
     assert recording.others == ()
+    discard(recording)
+
+
+def test_a_cell_that_fails_is_not_told_to_run_often() -> None:
+    loop, error = Loop(Options(repeat=3)), ValueError("no")
+    loop.session.start_cold()
+    torch.ones(8, 8) @ torch.ones(8, 8)
+    recording = loop.session.finish(error)
+    assert repeat_notes(recording) == ["--repeat 3: 1 recording was made: ValueError in the cell"]
     discard(recording)
 
 

@@ -145,10 +145,14 @@ def test_step_outside_of_a_run_does_nothing() -> None:
         ({"frames": 3}, r"profile\(frames=...\); the options are wait, warmup"),
         ({"output": "r"}, r"profile\(output=...\)"),
         ({"active": 0}, "active=0; active is a whole number of at least 1"),
-        ({"limit": -1}, "limit=-1"),
+        ({"limit": -1}, r"limit=-1; limit is a finite number above 0; give such a number\.$"),
+        ({"repeat": 21}, "repeat=21; repeat is at most 20, because each recording is kept in a file until all are"),
+        ({"repeat": 0}, r"repeat=0; repeat is a whole number of at least 1; give 1 or more\.$"),
+        ({"step": "sideways"}, r"profile\(step='sideways'\); .* the step is auto, call, optimizer or loader"),
+        ({"logdir": "/dev/null/x"}, "logdir=/dev/null/x; /dev/null is no folder"),
         ({"step": "loop"}, "the loops of a block are not known"),
         ({"loop": 3}, "the loops of a block are not known"),
-        ({"html": "missing/page.html"}, "there is no folder missing"),
+        ({"html": "missing/page.html"}, "^html=missing/page.html; there is no folder missing"),
         ({"items": "3"}, "items='3'; items is a finite number above 0"),
         ({"items": True}, "items=True; items is a finite number above 0"),
         ({"limit": "30"}, "limit='30'; limit is a finite number above 0"),
@@ -165,6 +169,16 @@ def test_wrong_options_are_refused_at_once(options: dict[str, Any], told: str) -
     # given a wrong option, when the run is made, then one sentence says so
     with pytest.raises(OptionError, match=told):
         ipyprof.profile(**options)
+
+
+def test_unknown_options_are_told_only_what_a_block_takes() -> None:
+    # given an option that there is not
+    with pytest.raises(OptionError) as told:
+        ipyprof.profile(frames=3)
+    # then the list has the documented names, without what a block refuses
+    names = told.value.allowed.removeprefix("the options are ").split(", ")
+    assert "limit" in names
+    assert not {"limit_s", "loop", "output"} & set(names)
 
 
 def test_paths_are_plain_text_in_the_options() -> None:

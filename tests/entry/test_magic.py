@@ -74,6 +74,7 @@ def test_open_quote_is_named() -> None:
         ("--loop 2", "--loop 2: no loop of the cell begins on that line"),
         ("--limit 0", "limit=0.0; limit is a finite number above 0"),
         ("--limit inf", "limit=inf; limit is a finite number above 0"),
+        ("--step cell --repeat 1000000", "repeat=1000000; repeat is at most 20"),
         ("--unit ''", "unit=''; unit is the name of an item"),
         ("-o 2x", "-o takes a Python name"),
         ("-o class", "-o takes a Python name"),

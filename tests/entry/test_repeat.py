@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import ipyprof
 from ipyprof.capture import baseline
 from ipyprof.errors import OptionError
 from ipyprof.options import Options
+from ipyprof.report.report import Report
 from ipyprof.trace.kinds import Kind
 from ipyprof.trace.model import Trace
 from ipyprof.trace.reader import read_trace
@@ -69,6 +71,65 @@ def test_block_gets_one_report_of_all_recordings() -> None:
     assert run.report.repeats is not None
     assert len(run.report.repeats.recordings) == 2
     assert run.report.steps.count == 3
+
+
+def _repeat_notes(report: Report | None) -> list[str]:
+    return [] if report is None else [check.text for check in report.trust if check.check == "repeat"]
+
+
+def test_block_that_runs_once_is_told_what_a_block_can_do() -> None:
+    import torch
+
+    # given a block without steps, when it has run
+    with ipyprof.profile(quiet=True, repeat=3) as run:
+        torch.ones(8, 8) @ torch.ones(8, 8)
+    # then the advice is one that a block can follow
+    assert _repeat_notes(run.report) == ["repeat=3: the block ran once; call run.step() at the end of each step"]
+
+
+def test_block_that_fails_in_its_first_step_is_not_told_to_run_again() -> None:
+    import torch
+
+    # given a block that fails before its first step ends, when it has
+    run = ipyprof.profile(quiet=True, repeat=3)
+    with suppress(RuntimeError), run:
+        torch.ones(8, 8) @ torch.ones(7, 7)
+    # then it is told why there is no more
+    assert _repeat_notes(run.report) == ["repeat=3: 1 recording was made: RuntimeError in the cell"]
+
+
+def test_block_that_ends_before_a_recording_counts_none() -> None:
+    # given a block of three steps that asks for three recordings, when it has run
+    with ipyprof.profile(quiet=True, repeat=3) as run:
+        for _ in range(3):
+            run.step()
+    # then none was made
+    (told,) = _repeat_notes(run.report)
+    assert told.startswith("repeat=3: no recording was made: the cell ended before recording began")
+
+
+def test_memory_that_runs_out_in_a_recording_is_shown_by_that_recording(shell: InteractiveShell) -> None:
+    # given a cell that is out of memory in the middle step of its second recording
+    message = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB."
+    result = shell.run_cell(
+        "%%gpuprofile --repeat 3 -q -o report --trace one.json.gz\nfor i in range(60):\n    y = x @ x\n"
+        f"    if i == 16:\n        raise torch.OutOfMemoryError({message!r})"
+    )
+    assert result.error_in_exec is not None
+    report = shell.user_ns["report"]
+    # then the request is told as of the recording, and the recording counts neither as made nor in the verdict
+    assert report.source.partial == "OutOfMemoryError in step 2 of 3"
+    assert report.verdict.headline.startswith("Line 5 ran out of memory")
+    assert not report.views["memory"]["out_of_memory"]["later"]
+    assert len(report.repeats.recordings) == 1
+    assert report.repeats.shown == 2
+    assert not any("disagree" in reason for reason in report.verdict.reasons)
+    assert _repeat_notes(report)[0] == "--repeat 3: 1 recording was made: OutOfMemoryError in step 2 of 3"
+    assert _repeat_notes(report)[1].endswith("; number 2, which ran out of memory, is shown")
+    # and the saved trace and the report's JSON tell all of it again
+    again = ipyprof.load("one.json.gz")
+    assert (again.repeats, again.verdict) == (report.repeats, report.verdict)
+    assert Report.from_dict(report.to_dict()) == report
 
 
 def test_report_comes_while_the_loop_goes_on(shell: InteractiveShell) -> None:

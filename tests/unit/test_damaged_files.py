@@ -125,6 +125,28 @@ def test_a_cut_in_the_middle_of_a_character() -> None:
     assert parse_trace(data[:at]).damage == {EARLY: 4}
 
 
+@pytest.mark.parametrize("rest", [b"1.", b"-", b"12", b"1e", b"1.5e-"])
+def test_a_cut_in_the_middle_of_a_number(rest: bytes) -> None:
+    """Not to the decoder: to it a number that ends in its point is broken, not cut."""
+    # given
+    data = text(5)
+    at = data.rindex(b'"ts": ') + len(b'"ts": ')
+    # then
+    assert parse_trace(data[:at] + rest).damage == {EARLY: 4}
+
+
+def test_zero_bytes_in_the_middle_are_no_repaired_text() -> None:
+    """A disk leaves them where it wrote nothing: what they took is not known."""
+    # given events 20 to 39 of 60 overwritten, so that two half events become one
+    data = text(60)
+    first, last = (data.index(f'"ts": {10 * number}'.encode()) for number in (20, 40))
+    data = data[:first] + b"\0" * (last - first) + data[last:]
+    # when
+    trace = parse_trace(data)
+    # then
+    assert (len(trace), trace.damage) == (40, {pieces.HOLES: 1})
+
+
 def test_a_cut_gzip_is_read_up_to_the_cut(tmp_path: Path) -> None:
     # given names that do not pack well, so that the cut loses something
     rows = events(2_000)

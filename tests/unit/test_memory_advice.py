@@ -92,6 +92,29 @@ def test_a_request_without_room_is_not_told_of_segments() -> None:
     assert not any("expandable" in text for text in failure_advice(failed, HELD, None, None))
 
 
+@pytest.mark.parametrize(
+    ("failed", "text"),
+    [
+        (
+            OutOfMemory(device=-1, line=3, tried_bytes=4_503_599_627_370_496, capacity_bytes=16_000 * MB),
+            "The request alone is 281,475× all that this machine has (16.0 GB), so nothing makes room for it: look at "
+            "the shape that is asked for on line 3.",
+        ),
+        (
+            OutOfMemory(device=1, tried_bytes=500 * MB, capacity_bytes=1_000 * MB),
+            "The request is 50 % of all that GPU 1 has (1,000 MB): ask for less at once, a smaller shape or dtype.",
+        ),
+        (
+            OutOfMemory(line=3, tried_bytes=500 * MB),
+            "Ask for less than 500 MB at once on line 3: a smaller shape or dtype.",
+        ),
+        (OutOfMemory(line=3), "How much was asked for is not known: ask for less on line 3."),
+    ],
+)
+def test_where_nothing_makes_room_the_request_is_the_advice(failed: OutOfMemory, text: str) -> None:
+    assert failure_advice(failed, (holding("parameters of model", PARAMETERS, 1),), None, None) == (text,)
+
+
 FULL = AllocatorState(
     device=0, allocated_bytes=0, reserved_bytes=0, device_free_bytes=90 * MB, device_total_bytes=1_000 * MB
 )

@@ -19,7 +19,9 @@ from ipyprof.report.memory_facts import PROCESS_REST, moments_at
 from ipyprof.report.memory_section import failure_text, room_text
 from ipyprof.report.panel_tabs import memory_tab
 from ipyprof.report.report import Report, Source
+from ipyprof.report.run_list import runs_text
 from ipyprof.report.text import render_text
+from ipyprof.report.words import bound_word, subject
 from ipyprof.trace.model import AllocatorState, LiveRecord, OutOfMemory, Owner, Trace
 from tests.heap import Heap
 from tests.unit.test_holders import MB, Training, owner
@@ -142,6 +144,33 @@ def test_the_verdict_says_which_request_failed_where_and_who_holds_most() -> Non
     assert report.verdict.recoverable_ms == before.verdict.recoverable_ms
     if report.verdict.cause != "inconclusive":
         assert report.verdict.advice.endswith(before.verdict.headline)
+
+
+def test_a_request_that_failed_goes_before_what_holds_the_step_back() -> None:
+    # given a training whose recording ended in a request, and one without it
+    training, live = trained(out_of_memory=FAILED)
+    failed = report_of(training.builder.trace(), live)
+    other = report_of(training.builder.trace(), replace(live, out_of_memory=None))
+    # when both are shown
+    heads = [render_text(one, 200).splitlines()[0] for one in (failed, other)]
+    # then only without it the first line tells the cause and what bounds the step
+    assert heads[0].startswith("! Out of memory · confidence")
+    assert "<b>! Out of memory</b>&nbsp;" in render_html(failed)
+    assert "<b>! Out of memory</b>&nbsp;" not in render_html(other)
+    assert subject(other)[0] == heads[1].split(" · ")[0].removesuffix(subject(other)[1])
+    assert bound_word(failed) == ""
+    assert "out of memory" in runs_text([(1, failed)])
+    assert other.verdict.cause in runs_text([(1, other)])
+
+
+def test_advice_to_record_more_is_not_given_where_memory_ran_out() -> None:
+    # given a cell that failed before it was recorded, with nothing that could make room
+    live = LiveRecord(out_of_memory=OutOfMemory(device=-1, line=2, tried_bytes=2**52, capacity_bytes=16_000 * MB))
+    # when it is judged
+    verdict = report_of(no_events(), live).verdict
+    # then the advice is about the request
+    assert verdict.headline == "Line 2 ran out of host memory: it asked for 4,504 TB."
+    assert verdict.advice.startswith("The request alone is 281,475× all that this machine has (16.0 GB)")
 
 
 @pytest.mark.parametrize("line", [None, 7])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from ipyprof.analysis.program import Act, Host, Program, build_program, loader_s
 from ipyprof.analysis.replay import replay
 from ipyprof.analysis.steps import find_steps
 from ipyprof.trace.model import LiveRecord, Trace
+from ipyprof.trace.pieces import ENDS_EARLY
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 
@@ -296,6 +299,27 @@ def test_fetch_of_the_marked_loop_is_loading_whatever_the_iterator_is() -> None:
 
     assert program.gap[program.gap_host == Host.DATA_LOADING].sum() == 800_000.0
     assert of_a_while.gap[of_a_while.gap_host == Host.DATA_LOADING].sum() == 0.0
+
+
+def test_what_is_missing_in_the_last_step_of_a_cut_file_is_no_fetch() -> None:
+    """Its statements behind the first were cut off; the step before keeps its fetch of 400 us."""
+    # given
+    machine = Machine()
+    for _ in range(2):
+        with machine.step():
+            with machine.line(3):
+                machine.launch(10)
+            machine.python(400)
+    whole = machine.trace()
+    cut = replace(whole, damage={ENDS_EARLY: len(whole)})
+    # when
+    spans = [
+        loader_spans(trace, find_steps(trace), live("", 405, loop_is_for=True), np.array([1], np.int64))
+        for trace in (whole, cut)
+    ]
+    # then
+    assert [at.tolist() for at in spans[0]] == [[5_000, 410_000], [405_000, 810_000]]
+    assert [at.tolist() for at in spans[1]] == [[5_000], [405_000]]
 
 
 def test_what_a_mark_takes_in_a_marked_loop_is_neither_loading_nor_the_bodys_time() -> None:

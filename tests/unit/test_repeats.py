@@ -81,6 +81,10 @@ def test_what_all_say_is_one_sentence(said: Repeats, text: str) -> None:
     assert sentence(said) == text
 
 
+def test_one_recording_tells_its_verdict() -> None:
+    assert sentence(repeats((12.0, "host_sync"))) == "1 recording: step 12.0 ms; verdict host_sync"
+
+
 @pytest.mark.parametrize(
     ("times", "text"),
     [([12.0, 12.1], "12.0, 12.1 ms"), ([0.05, 1.02], "50 µs, 1.02 ms"), ([20_000.0], "20.0 s")],
@@ -161,6 +165,27 @@ def test_step_of_a_neighbours_baseline_is_not_counted_twice() -> None:
 def test_recording_that_ended_early_is_not_shown() -> None:
     reports = [report(12.0), report(12.3), report(12.1, partial="ValueError in step 2 of 3")]
     assert put_together(reports).shown == 1
+
+
+def ran_out(*, later: bool) -> Report:
+    """A recording whose cell ran out of memory."""
+    one = report(9.0, "cpu_bound")
+    return dataclasses.replace(one, views={**one.views, "memory": {"out_of_memory": {"device": 0, "later": later}}})
+
+
+def test_recording_that_ran_out_of_memory_is_shown_and_has_no_vote() -> None:
+    # given two whole recordings and one in which memory ran out, when they are put together
+    reports = [report(12.0), report(12.4), ran_out(later=False)]
+    said = put_together(reports)
+    # then it is shown, the others vote, and its confidence is its own
+    assert said == repeats((12.0, "host_sync"), (12.4, "host_sync"), shown=3)
+    shown = with_repeats(reports[-1], said)
+    assert shown.verdict.confidence == "high"
+    assert shown.trust[-1].text.endswith("verdict the same in 2 of 2; number 3, which ran out of memory, is shown")
+
+
+def test_memory_that_ran_out_behind_the_recordings_takes_no_vote() -> None:
+    assert len(put_together([ran_out(later=True), ran_out(later=True)]).recordings) == 2
 
 
 def test_comparison_says_that_the_recordings_of_a_run_reach_to_the_other() -> None:

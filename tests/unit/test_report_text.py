@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from ipyprof.formatting import columns
+from ipyprof.report.html import render_html
 from ipyprof.report.text import render_text
 from tests.golden_files import assert_golden
 from tests.sample_reports import SAMPLES, cpu_only, healthy, hostile, inconclusive, no_baseline, starvation, sync
@@ -48,7 +51,8 @@ def test_a_number_and_its_unit_stay_on_one_line() -> None:
 def test_unmeasured_parts_are_named_in_words() -> None:
     text = render_text(cpu_only())
     assert "GPU computes, GPU copies, Communication, CUDA calls: not measured (no GPU)." in " ".join(text.split())
-    assert "Top operators, host self time" in text
+    assert "Operators, recorded host self time" in text
+    assert "all recorded host time" in text
 
 
 def test_nothing_measured_is_still_a_report() -> None:
@@ -56,6 +60,16 @@ def test_nothing_measured_is_still_a_report() -> None:
     assert "One step: not measured." in text
     assert "Top operators: not measured." in text
     assert "Memory: not measured." in text
+
+
+def test_a_live_cell_without_operators_says_so() -> None:
+    # given a live recording that saw the host and nothing else, such as of time.sleep
+    report = dataclasses.replace(cpu_only(), operators=(), kernels=())
+    # then no operator ran; of a file that may lack them nothing is known
+    assert "Top operators: no operator ran." in render_text(report)
+    assert "No operator ran." in render_html(report)
+    from_file = dataclasses.replace(report, source=dataclasses.replace(report.source, kind="file"))
+    assert "Top operators: not measured." in render_text(from_file)
 
 
 def test_partial_recording_is_said() -> None:

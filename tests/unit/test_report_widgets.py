@@ -59,7 +59,7 @@ def test_panel_starts_with_the_mean() -> None:
     # then the slider offers the mean and each step, and shows the mean's donut and operators
     assert steps.slider.options == ("mean", "step 1", "step 2", "step 3")
     assert bytes(steps.image.value).startswith(b"\x89PNG")
-    assert "By operator one step, % of all GPU time" in steps.table
+    assert "By operator mean recorded step, % of all GPU time" in steps.table
     assert "1 aten::copy_ 5.93" in steps.table
 
 

@@ -155,7 +155,7 @@ def test_many_rows_are_cut_without_losing_time() -> None:
     outside = dataclasses.replace(leaves[0], name="outside any module", within=(), calls=None)
     # when the rows for the report are chosen
     kept = scope_views._largest([top, *leaves, outside])
-    # then the model and what is outside are among them, and one row has the rest
+    # then the model and what is outside are among them, and one row, before what is outside, has the rest
     assert len(kept) == scope_views.MOST_ROWS
-    assert kept[0] is top and kept[-2] is outside and kept[-1].name == "503 more"
+    assert kept[0] is top and kept[-1] is outside and kept[-2].name == "503 more"
     assert sum(row.device_ns for row in kept) == 901_000.0

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from ipyprof.analysis.profile import Profile, analyse
 from ipyprof.diagnosis.clocks import shifted
-from ipyprof.diagnosis.confidence import confidence, unprofiled_spread
-from ipyprof.diagnosis.trust import checks
+from ipyprof.diagnosis.confidence import confidence
+from ipyprof.diagnosis.trust import checks, unprofiled_spread
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.trace.model import LiveRecord
+from ipyprof.trace.pieces import BROKEN, BROKEN_END, ENDS_EARLY, HOLES, REPAIRED, UNFIT
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 
@@ -81,6 +83,7 @@ def test_file_has_medium_confidence_at_most() -> None:
     profile = of_a_file(builder)
 
     assert confidence(profile) == ("medium", ("from a file: no unprofiled steps to compare with",))
+    assert said(profile)["baseline"] == ("warn", "from a file: no unprofiled steps to compare with")
     assert "overhead" not in said(profile)
 
 
@@ -343,3 +346,123 @@ def test_damage_and_notes_are_shown() -> None:
 
     assert found["profiler"] == ("warn", "your cell started its own profiler")
     assert found["damage"] == ("warn", "negative duration: 3")
+
+
+@pytest.mark.parametrize(
+    ("what", "level", "reasons"),
+    [
+        (REPAIRED, "high", ()),
+        (UNFIT, "medium", (f"{UNFIT}: 3",)),
+        (BROKEN, "low", (f"{BROKEN}: 3",)),
+        (BROKEN_END, "low", (f"{BROKEN_END}: 3",)),
+        (HOLES, "low", (f"{HOLES}: 3",)),
+        (ENDS_EARLY, "low", ("the file ends early",)),
+    ],
+)
+def test_damage_lowers_as_far_as_it_is_not_known_what_is_missing(
+    what: str, level: str, reasons: tuple[str, ...]
+) -> None:
+    # given a sound run whose file was damaged
+    profile = profiled(busy, 1_002, 1_002, 1_002)
+    damaged = replace(profile, trace=replace(profile.trace, damage={what: 3}))
+    # then
+    assert confidence(damaged) == (level, reasons)
+    assert said(damaged)["damage"] == ("ok" if level == "high" else "warn", f"{what}: 3")
+
+
+@pytest.mark.parametrize(
+    ("status", "level"), [("ok", "high"), ("warn", "medium"), ("fail", "low"), ("not one of ours", "medium")]
+)
+def test_notes_lower_by_their_status(status: str, level: str) -> None:
+    profile = profiled(busy, 1_002, notes=(("profiler", status, "told by the run"),))
+
+    assert confidence(profile) == (level, () if level == "high" else ("told by the run",))
+
+
+def test_overhead_that_is_measured_and_taken_out_is_no_warning() -> None:
+    # given a step that recording made 26 % longer
+    profile = profiled(busy, 1_002, profiled_ns=(1_262_520,))
+    # then
+    assert said(profile)["overhead"] == ("ok", "recording made the step 26 % longer")
+    assert confidence(profile) == ("high", ())
+
+
+def test_a_step_without_gpu_work_lowers_the_confidence() -> None:
+    machine = Machine()
+    for step in range(4):
+        with machine.step():
+            machine.python(10)
+            if step != 1:
+                busy(machine)
+
+    assert "step 2 launched no GPU work" in confidence(analyse(machine.trace(), live("", 760)))[1]
+
+
+def test_records_carried_over_in_a_live_run_lower_the_confidence() -> None:
+    machine = Machine()
+    machine.builder.kernel("earlier", 0, 7)
+    for _ in range(3):
+        with machine.step():
+            busy(machine)
+
+    level, reasons = confidence(analyse(machine.trace(), live("", 1_002)))
+
+    assert level == "medium"
+    assert reasons == ("1 GPU record carried over from before the recording, in no mean",)
+
+
+def with_everything(profile: Profile) -> Profile:
+    """The profile of a run in which all that is looked at went wrong, but the clocks and the GPU."""
+    live = msgspec.structs.replace(
+        profile.live or LiveRecord(),
+        cold=True,
+        partial="stopped after 30 s",
+        baseline_ns=(500_000, 900_000, 2_000_000),
+        notes=(("profiler", "warn", "told by the run"),),
+    )
+    trace = replace(profile.trace, damage={REPAIRED: 1, UNFIT: 2})
+    return replace(profile, live=live, trace=trace, once=True, lost=2, fit_error=0.2, drift=1.3, step_ns=300_000.0)
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        pytest.param(lambda: profiled(busy, 1_002, 1_002, 1_002), id="sound"),
+        pytest.param(lambda: profiled(busy), id="no baseline"),
+        pytest.param(lambda: profiled(busy, 1_002, baseline="after_first"), id="one interval"),
+        pytest.param(lambda: profiled(busy, 1_202, 1_002, 700), id="unstable"),
+        pytest.param(lambda: profiled(lambda machine: machine.call("cudaLaunchKernel", 5), 100), id="silent"),
+        pytest.param(lambda: profiled(lambda machine: machine.python(100), 100, cuda=False), id="no GPU"),
+        pytest.param(lambda: with_everything(profiled(busy, 1_002)), id="everything"),
+    ],
+)
+def test_what_warns_lowers_and_what_lowers_warns(profile: Callable[[], Profile]) -> None:
+    # given
+    measured = profile()
+    # when
+    found = checks(measured)
+    level, reasons = confidence(measured)
+    # then the warnings are the reasons, one for one, and the lowest that one leaves is the level
+    warnings = [check for check in found if check.status != "ok"]
+    assert reasons == tuple(check.reason or check.text for check in warnings)
+    assert all(check.leaves != "high" for check in warnings)
+    assert level == min((check.leaves for check in found), key=("low", "medium", "high").index)
+
+
+def test_everything_at_once_is_told_in_the_order_of_the_checks() -> None:
+    assert confidence(with_everything(profiled(busy, 1_002))) == (
+        "low",
+        (
+            "a single step",
+            "the recorded steps are the first ones: cold",
+            "the recording ended early",
+            "unprofiled steps vary by 167 %",
+            "2 launches without a GPU record",
+            "the replay misses the recording by 20 %",
+            "the replayed step is 234 % off the unprofiled one",
+            "recording made the step 3.3 times as long",
+            "the unprofiled steps ran 30 % slower, apart from what recording costs",
+            f"{UNFIT}: 2",
+            "told by the run",
+        ),
+    )

@@ -1,0 +1,237 @@
+"""A report that holds every view, its parts damaged one at a time, and everything that can be drawn of what is left."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import random
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ipyprof.analysis.rank_roll import call_the_roll
+from ipyprof.errors import IpyprofError
+from ipyprof.joint import judge
+from ipyprof.report.compare import compare_reports
+from ipyprof.report.compare_html import comparison_page
+from ipyprof.report.compare_text import comparison_text
+from ipyprof.report.html import render_page
+from ipyprof.report.ranks import ranks_value
+from ipyprof.report.report import Device, MemoryView, Report
+from ipyprof.report.text import render_text
+from ipyprof.report.widgets import build_panel
+from ipyprof.trace.model import Repeat, Repeats
+from tests.sample_reports import sync
+from tests.simulated_ranks import MS, Job, simulate
+
+ODD: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 2, 0.5, -1e300, 1e15, 1e18, 1e19, 1e300, math.nan, math.inf, 2**62, 2**63, 10**400, "", "a",
+    "\ud800 \0", "-1", [], {}, [1, 2], ["a"], [["a", 1]], [None], [[]], {"a": 1}, {"": None}, {"phase": [1, 2]},
+)  # fmt: skip
+
+
+def everything() -> Report:
+    """``sync`` with groups, memory facts, another device, ranks and repeats in it."""
+    base = sync()
+    row = {"name": "forward", "within": [], "calls": 1.0, "device_ms": 0.5, "total_device_ms": 0.9, "host_ms": 2.0}
+    row |= {"total_host_ms": 3.0}
+    inner = {**row, "name": "net.fc", "within": ["net"], "device_ms": 0.41}
+    refused = {
+        "device": 0,
+        "at_ms": 3.0,
+        "step": 2,
+        "count": 2,
+        "asked_bytes": 4_000_000,
+        "allocated_bytes": 70_000_000,
+        "operator": "aten::empty",
+        "line": 5,
+    }
+    times = [0.0, 5.0, 9.0]
+    memory = {
+        "peak": {"step": 2, "range": "forward", "unused_bytes": 1_000, "largest_free_bytes": 500},
+        "parts": {"weights": [["fc1", 40_000_000], ["fc2", 22_900_000]]},
+        "growing": [{"name": "history", "bytes": 4_096, "line": 8}],
+        "advice": ["history grows."],
+        "moments": {
+            "time_ms": times, "names": ["weights", "x"], "first": [62_900_000, 0], "changes": [[1, 4_096], [0, 1, 1, 2]]
+        },
+        "devices": [{"device": 1, "time_ms": times, "allocated": [1_000, 4_000, 2_000], "reserved": [4_096] * 3}],
+        "calls": [[1.0, 0.2, 1, "cudaMalloc", 1, 1.0], [6.0, 0.4, 2, "cudaFree", 2, 0.5]],
+        "call_count": 3,
+        "call_ms": 0.6,
+        "refused": [refused],
+        "other_processes": 1_000_000,
+        "incomplete": True,
+    }  # fmt: skip
+    roll = call_the_roll(simulate(Job(late={2: ("loader", 31 * MS)})))
+    assert base.memory is not None
+    return dataclasses.replace(
+        base,
+        devices=(*base.devices, Device(name="NVIDIA H200", index=1, memory=MemoryView(peak_bytes=4_000, peak_at_ms=5))),
+        ranks=ranks_value(roll, judge(roll), 0, {0: "first"}),
+        repeats=Repeats(shown=1, recordings=(Repeat(step_ms=3.8, cause="host_sync"), Repeat(step_ms=None, cause="x"))),
+        views={
+            **{name: view for name, view in base.views.items() if name != "timeline"},
+            "timeline": {**base.views["timeline"], "lanes": [_short(lane) for lane in base.views["timeline"]["lanes"]]},
+            "heartbeat": {
+                "time_ms": times, "allocated": [70_000_000, 72_400_000, 71_000_000], "reserved": [73_400_000] * 3,
+                "marks_ms": [0.0, 3.0, 6.0], "calls_ms": [1.0],
+            },
+            "groups": {"phase": [row, {**row, "name": "the rest"}], "module class": [row, inner], "range": [row]},
+            "memory": memory,
+            "device_state": {"text": "SM clock 1,980 MHz", "missing": "", "sm_clock_mhz": 1_980, "slowed_by": []},
+        },
+    )  # fmt: skip
+
+
+def out_of_memory() -> Report:
+    """``everything`` of a cell that ended with a request for more memory than there was."""
+    base = everything()
+    failed = {
+        "line": 5,
+        "device": 0,
+        "tried_bytes": 2_147_000_000,
+        "capacity_bytes": 8_590_000_000,
+        "free_bytes": 537_000_000,
+        "allocated_bytes": 7_000_000_000,
+        "reserved_bytes": 8_000_000_000,
+        "unused_bytes": 1_000_000_000,
+        "largest_free_bytes": 4_000_000,
+        "later": False,
+        "text": "out of memory",
+        "holders": [{"name": "w", "bytes": 6_000_000_000, "line": 2}, {"name": "x", "bytes": 1_000, "line": None}],
+        "advice": ["Use less."],
+    }
+    return dataclasses.replace(base, views={**base.views, "memory": {**base.views["memory"], "out_of_memory": failed}})
+
+
+def _short(lane: dict[str, Any]) -> dict[str, Any]:
+    return {**lane, "segments": lane["segments"][:50]}
+
+
+def places(value: Any, path: tuple[Any, ...] = (), *, items: int = 2) -> Iterator[tuple[Any, ...]]:
+    """The paths of every value in ``value``, of the first ``items`` of each list."""
+    if path:
+        yield path
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from places(one, (*path, key), items=items)
+    elif isinstance(value, (list, tuple)):
+        for at, one in enumerate(value[:items]):
+            yield from places(one, (*path, at), items=items)
+
+
+def damaged(plain: dict[str, Any], path: tuple[Any, ...], chance: random.Random) -> dict[str, Any]:
+    """A copy of ``plain`` with the value at ``path`` replaced, left out, doubled or under another name."""
+    whole = copy.copy(plain)
+    holder: Any = whole
+    for key in path[:-1]:
+        holder[key] = copy.copy(holder[key])
+        holder = holder[key]
+    key, action = path[-1], chance.randrange(8)
+    if action == 0:
+        del holder[key]
+    elif action == 1 and isinstance(holder, list):
+        holder[key:key] = [holder[key]] * chance.randrange(1, 4)
+    elif action == 1:
+        holder[chance.choice(("a", "", "-1", "10"))] = holder.pop(key)
+    elif action == 2 and type(holder[key]) in (int, float):
+        holder[key] = holder[key] * chance.choice((-1, 0, 1e-12, 1e6, 1e12))
+    elif action == 2 and isinstance(holder[key], list):
+        holder[key] = holder[key][: chance.randrange(max(len(holder[key]), 1))]
+    else:
+        holder[key] = chance.choice(ODD)
+    return whole
+
+
+def left_out(report: Report) -> str:
+    """What ``trust`` says of views that were damaged in the file; empty where none was."""
+    return next((check.text for check in report.trust if check.check == "saved report"), "")
+
+
+def outcome(plain: Any, other: Report, seen: set[str]) -> str:
+    """``report``, ``left out`` or ``refused``. Everything else that is raised, warnings too, is a fault.
+
+    The text, the page, the JSON, the panel with all its tabs and both comparisons with ``other`` are made. Of reports
+    that lack the same damaged views only the first is drawn.
+
+    Args:
+        seen: texts of ``left_out`` whose reports were made.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            report = Report.from_dict(plain)
+        except IpyprofError:
+            return "refused"
+        damage = left_out(report)
+        if damage in seen:
+            return "left out"
+        if damage:
+            seen.add(damage)
+        render_text(report)
+        assert "<script" not in render_page(report)
+        json.dumps(report.to_dict(), allow_nan=False)
+        for found in (compare_reports(report, other), compare_reports(other, report)):
+            comparison_text(found)
+            comparison_page(found)
+        warnings.simplefilter("ignore", DeprecationWarning)  # ipywidgets' own
+        use_panel(report, other)
+    return "left out" if damage else "report"
+
+
+def use_panel(report: Report, other: Report) -> None:
+    """Open every tab of the panel and move what can be moved."""
+    panel = build_panel(report, earlier=lambda: [(1, other)])
+    if panel is None:
+        return
+    controls, _ = panel.children[0].children
+    slider, group, sort, *_ = controls.children
+    for step in slider.options:
+        slider.value = step
+    for name in group.options:
+        group.value = name
+    sort.value = "host time"
+    for at in range(1, len(panel.children)):
+        panel.selected_index = at
+        for part in _inside(panel.children[at]):
+            if hasattr(part, "options"):
+                part.index = len(part.options) - 1
+            elif hasattr(part, "max"):
+                middle = (part.min + part.max) / 2
+                part.value = (middle, part.max) if isinstance(part.value, tuple) else middle
+
+
+def _inside(part: Any) -> Iterator[Any]:
+    for child in getattr(part, "children", ()):
+        yield child
+        yield from _inside(child)
+
+
+class Sketch:
+    """In place of a picture: it takes what is drawn, refuses places that are not finite, and paints nothing."""
+
+    def __init__(self, width: float, height: float) -> None:
+        self.width, self.height = width, height
+
+    def _take(self, *places: Any, **_look: Any) -> None:
+        for place in places:
+            if not isinstance(place, str):
+                assert np.isfinite(np.asarray(place, np.float64)).all()
+
+    line = polygon = rectangles = dot = text = _take
+
+    def label(self, across: float, down: float, text: str, **_look: Any) -> tuple[float, float]:
+        self._take(across, down)
+        return across, across + self.text_width(text)
+
+    def text_width(self, text: str, **_look: Any) -> float:
+        return 6.0 * len(text)
+
+    def png(self) -> bytes:
+        self._take(self.width, self.height)
+        return b"\x89PNG"
