@@ -167,7 +167,7 @@ def _operators(report: Report, width: int) -> list[str]:
     bounds, cores = judged_columns(ranked[:TOP]) if device else (False, False)
     judged = (bounds or cores) and width >= 76  # bound and Tensor Cores need 25 columns
     room = min(width - 51, 48) if judged else min(width - 27, 60)
-    title = "Top operators, device self time" if device else "Operators, recorded host self time"
+    title = "Top operators, device self time" if device else "Top operators, recorded host time"
     head = f"{padded(title, room + 3)}{'ms':>8}{'%':>7}{'calls':>8}"
     lines = [head + ("  bound by   Tensor Cores" if judged else "")]
     for number, one in enumerate(ranked[:TOP], start=1):

@@ -51,7 +51,7 @@ def test_a_number_and_its_unit_stay_on_one_line() -> None:
 def test_unmeasured_parts_are_named_in_words() -> None:
     text = render_text(cpu_only())
     assert "GPU computes, GPU copies, Communication, CUDA calls: not measured (no GPU)." in " ".join(text.split())
-    assert "Operators, recorded host self time" in text
+    assert "Top operators, recorded host time" in text
     assert "all recorded host time" in text
 
 
