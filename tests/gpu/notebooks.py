@@ -3,7 +3,7 @@
     python -m tests.gpu.notebooks [--only N ...] --out DIR
 
 executes each notebook of `demo_notebooks` in a kernel of its own and writes it, executed, to ``DIR``; on a GPU also the
-reports that it shows where there is none, to ``DIR/recorded``. It holds when no cell fails, on a GPU every verdict is
+reports that it shows where there is none, to ``DIR/recorded``, and every report, whole, to ``DIR/reports``. It holds when no cell fails, on a GPU every verdict is
 the expected one, each notebook is under 1 MB and each report under 300 kB, no output holds an absolute path or the name
 of the host, and all of them together take less than 200 s. The exit code is 0 only then.
 """
@@ -245,6 +245,9 @@ def run(lesson: Lesson, out: Path) -> tuple[Executed, list[str]]:
     if on_device:
         failures += verdict_failures(lesson, done.reports)
         (out / "recorded").mkdir(exist_ok=True)
+        (out / "reports").mkdir(exist_ok=True)
+        for name, report in on_device.items():
+            (out / "reports" / f"{lesson.stem}_{name}.json").write_text(json.dumps(report))
         for part, name in lesson.recorded.items():
             if name in on_device:
                 data = small(on_device[name])
