@@ -3,8 +3,8 @@
 One loop of small kernels, whose step the host decides: there any extra work of the host shows. Runs of a cell alone and
 under ``%%gpuprofile`` alternate, and the median of the pairs counts.
 
-* Steps outside the recording: hundred steps that begin when the report has been delivered, against the same steps of
-  the cell alone.
+* Steps outside the recording: hundred steps that begin twenty steps behind the one in which the report was delivered,
+  against the same steps of the cell alone.
 * Recorded steps, against plain ``torch.profiler`` with the same switches.
 * The end of the cell to the dashboard, for recordings of 10,000, 100,000 and 500,000 events, and against
   ``prof.key_averages().table()`` of the same recording up to 100,000.
@@ -24,25 +24,34 @@ from typing import Any
 
 import torch
 
+from ipyprof import last_report
 from tests.benchmarks.__main__ import Row
 from tests.benchmarks.live import live_seconds
 
 LAYERS, WIDTH, BATCH = 8, 256, 64
-SETTLED, LAST = 80, 180
-"""Steps of the cell: the report is out at the first one; the loop ends behind the second one."""
+BEGIN, END = 20, 120
+"""Steps behind the one in which the report is out: those between the two are timed."""
+MOST_STEPS = 10_000
 EVENTS = (10_000, 100_000, 500_000)
 TABLE_UP_TO = 150_000  # events; torch's own table takes minutes beyond
 OUTSIDE, RECORDED, TABLE = 1.01, 1.05, 6.0
 
-CELL = """for number in range({steps}):
-    if number in {stamped}:
-        synchronise()
-        stamps.append(clock())
-    optimizer.zero_grad()
+STEP = """    optimizer.zero_grad()
     model(batch).square().mean().backward()
     optimizer.step()
-synchronise()
-stamps.append(clock())
+"""
+OUTSIDE_CELL = f"""behind = 0
+for number in range({MOST_STEPS}):
+    if behind or last_report() is not earlier:
+        behind += 1
+        if behind in ({BEGIN}, {END}):
+            synchronise()
+            stamps.append(clock())
+        if behind == {END}:
+            break
+{STEP}"""
+RECORDED_CELL = f"""for number in range(40):
+{STEP}synchronise()
 """
 
 
@@ -56,40 +65,39 @@ def loop(device: str) -> dict[str, Any]:
         "batch": torch.randn(BATCH, WIDTH, device=device),
         "synchronise": torch.cuda.synchronize if device == "cuda" else lambda: None,
         "clock": time.perf_counter,
+        "last_report": last_report,
         "stamps": [],
     }
 
 
 def outside(shell: Any, pairs: int) -> tuple[float, float]:
     """(median of profiled / alone, spread of the alone ones) over steps behind the report."""
-    cell = CELL.format(steps=LAST, stamped=(SETTLED,))
     names = shell.user_ns
 
-    def taken(text: str) -> float:
+    def taken(magic: str, earlier: object) -> float:
         names["stamps"].clear()
-        names["report"] = None
-        shell.run_cell(text).raise_error()
+        names["earlier"] = earlier
+        shell.run_cell(magic + OUTSIDE_CELL).raise_error()
         begin, end = names["stamps"]
         return float(end - begin)
 
-    taken(cell)
+    nothing_to_wait_for = object()
+    taken("", nothing_to_wait_for)
     alone, ratios = [], []
     for _ in range(pairs):
-        alone.append(taken(cell))
-        ratios.append(taken("%%gpuprofile -q --static -o report\n" + cell) / alone[-1])
-        assert names["report"] is not None
+        alone.append(taken("", nothing_to_wait_for))
+        ratios.append(taken("%%gpuprofile -q --static -o report\n", last_report()) / alone[-1])
     return median(ratios), (max(alone) - min(alone)) / median(alone)
 
 
 def recorded(shell: Any, device: str, pairs: int) -> tuple[float, float]:
     """(median of recorded step / that of plain ``torch.profiler``, its step in ms)."""
-    cell = CELL.format(steps=40, stamped=())
     names = shell.user_ns
     ratios, plain = [], []
     for _ in range(pairs):
         plain.append(_plain_ms(names, device))
         names["stamps"].clear()
-        shell.run_cell("%%gpuprofile -q --static --no-memory -o report\n" + cell).raise_error()
+        shell.run_cell("%%gpuprofile -q --static --no-memory -o report\n" + RECORDED_CELL).raise_error()
         ratios.append(median(names["report"].steps.profiled_per_step_ms) / plain[-1])
     return median(ratios), median(plain)
 
