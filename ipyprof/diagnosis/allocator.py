@@ -10,6 +10,7 @@ from ipyprof.analysis.program import Bool, Host, Program
 from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.finding import Finding, Where
 from ipyprof.diagnosis.judge import absent, gain_of, judged, source_line, top_lines
+from ipyprof.diagnosis.memory_advice import growth_advice
 from ipyprof.formatting import percent_short, plural, size_text, time_text
 
 CAUSE = "allocator"
@@ -57,14 +58,25 @@ def find(profile: Profile) -> Finding:
         gain,
         evidence=f"{each} in a step, {total}",
         cleared=f"{each} in a step, {total}; removing them recovers {percent_short(gain.share)} of the step",
-        advice="Do not call torch.cuda.empty_cache() inside the loop."
-        if flushing
-        else RETRY_ADVICE
-        if retries
-        else "Keep memory in the allocator: no empty_cache in the loop, preallocate and copy_ into buffers, or set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        advice=_advice(profile, flushes=bool(flushing), retries=retries),
         where=Where(operator=profile.trace.names[int(names[np.argmax(counts)])], line=line),
         change=(text, "") if flushing and text.strip().endswith("empty_cache()") else None,
+    )
+
+
+def _advice(profile: Profile, *, flushes: bool, retries: int) -> str:
+    """What to do, by what made the allocator ask: a flush by the program, what grows, too little memory."""
+    if flushes:
+        return "Do not call torch.cuda.empty_cache() inside the loop."
+    memory = profile.memory
+    growth = () if memory.busiest is None else growth_advice(memory.devices[memory.busiest].growing)
+    if growth:
+        return growth[0]
+    if retries:
+        return RETRY_ADVICE
+    return (
+        "Keep memory in the allocator: no empty_cache in the loop, preallocate and copy_ into buffers, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
     )
 
 

@@ -269,6 +269,22 @@ def test_requests_that_flush_the_cache_are_told_apart_from_a_flush_by_the_progra
     assert "requests had to" not in allocator.find(profiled(flushing, 1_275)).evidence
 
 
+def test_what_grows_is_named_where_the_allocator_has_to_ask_for_more_in_every_step() -> None:
+    """Each step keeps 100 MB more than the one before, and asks the driver for them."""
+
+    def body(machine: Machine) -> None:
+        held = 100_000_000 * len(machine.marks)
+        machine.call("cudaMalloc", 300)
+        machine.builder.memory(machine.host, 100_000_000, held + 100_000_000, 9_000_000_000, address=held)
+        machine.launch(100)
+
+    finding = allocator.find(profiled(body, 400))
+
+    assert finding.status == "found"
+    assert "100 MB more after each step" in finding.advice
+    assert "expandable_segments" not in finding.advice
+
+
 def test_allocation_beside_a_busy_gpu_is_cleared() -> None:
     def body(machine: Machine) -> None:
         machine.launch(2_000)
