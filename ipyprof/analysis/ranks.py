@@ -51,7 +51,8 @@ class Comparison:
         last_share: rank → share of the collectives that it was the last one ready for.
         steps: steps that were compared.
         step_ns: one step: the median over the ranks, unprofiled where it was timed.
-        worst_ns: the largest delay of a step.
+        recorded_step_ns: one recorded step, of which the delays are: the longest of the ranks.
+        usual_ns: the largest delay of a step, the median over the steps; worst_ns: the largest of all.
         waiting_ns: rank → time per step in collectives beyond their latency.
         clocks: how the clocks were brought together; apart: ranks that share no collective with the others.
         costs: by kind, the longest first.
@@ -71,6 +72,8 @@ class Comparison:
     last_share: Mapping[int, float]
     steps: int
     step_ns: float | None
+    recorded_step_ns: float
+    usual_ns: float
     worst_ns: float
     waiting_ns: Mapping[int, float]
     clocks: Clocks | None
@@ -109,7 +112,7 @@ def compare(summaries: Sequence[RankSummary]) -> Comparison:
     typical = median_over(late)
     latest = np.nanargmax(np.where(np.isnan(late), -np.inf, late), axis=1)
     counts = np.bincount(latest, minlength=len(summaries))
-    worst = float(np.nanmax(late))
+    largest = np.nanmax(late, axis=1)
     # Where the clock is one, ends that lie apart are no error of it.
     off = 0.0 if clocks.common else clocks.residual_ns or 0.0
     # Delays are those of recorded steps, which are longer than the others.
@@ -131,7 +134,7 @@ def compare(summaries: Sequence[RankSummary]) -> Comparison:
             steps_late=int((late[:, first] > least).sum()),
             why=why_late(summaries[first], [one for at, one in enumerate(summaries) if at != first], typical[first]),
         )
-    elif (np.nanmax(late, axis=1) > max(VARYING_SHARE * recorded_ns, least)).mean() > MOSTLY:
+    elif (largest > max(VARYING_SHARE * recorded_ns, least)).mean() > MOSTLY:
         state = "varying"
     costs, shares, waiting = cost_of(groups, clocks, summaries)
     entries, entries_step, lanes = entries_of(groups, clocks, ranks, numbers, late)
@@ -145,7 +148,9 @@ def compare(summaries: Sequence[RankSummary]) -> Comparison:
         last_share=shares,
         steps=len(late),
         step_ns=step_ns,
-        worst_ns=worst,
+        recorded_step_ns=recorded_ns,
+        usual_ns=float(np.median(largest)),
+        worst_ns=float(largest.max()),
         waiting_ns=waiting,
         clocks=clocks,
         apart=tuple(int(ranks[at]) for at in np.flatnonzero(np.isnan(clocks.offset_ns)).tolist()),
@@ -180,7 +185,7 @@ def _why_nothing(summaries: Sequence[RankSummary]) -> str:
 def _unknown(reason: str, step_ns: float | None, unmatched: int) -> Comparison:
     return Comparison(
         state="unknown", reason=reason, straggler=None, others=(), late_ns={}, steps_late={}, last_share={}, steps=0,
-        step_ns=step_ns, worst_ns=0.0, waiting_ns={}, clocks=None, apart=(), costs=(), entries=(), entries_step=None,
+        step_ns=step_ns, recorded_step_ns=0.0, usual_ns=0.0, worst_ns=0.0, waiting_ns={}, clocks=None, apart=(), costs=(), entries=(), entries_step=None,
         lanes={}, skipped_start=None, unmatched=unmatched,
     )  # fmt: skip
 

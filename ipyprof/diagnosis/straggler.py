@@ -79,11 +79,21 @@ def sentence(joint: Joint) -> str:
     if found.state == "unknown":
         gone = joint.count < 2 and joint.missing
         return f"could not tell who is late: {f'rank {number_list(joint.missing)} missing' if gone else found.reason}"
-    share = "" if not found.step_ns else f" ({percent_short(max(found.worst_ns, 0.0) / found.step_ns)} of the step)"
-    most = f"{time_text(max(found.worst_ns, 0.0) / 1e6)}{share}"
+    most = time_text(max(found.worst_ns, 0.0) / 1e6)
     if found.state == "varying":
-        return f"no rank is the late one: on each step another rank is late, by at most {most}"
-    return f"{plural(_compared(joint), 'rank')} are balanced: the latest is at most {most} behind the others"
+        return f"no rank is the late one: on each step another rank is late, by at most {most}{_share(found, found.worst_ns)}"
+    usual = time_text(max(found.usual_ns, 0.0) / 1e6)
+    behind = f"{usual}{_share(found, found.usual_ns)} behind the others"
+    return (
+        f"{plural(_compared(joint), 'rank')} are balanced: the latest is {behind}"
+        f"{f', at most {most}' if most != usual else ''}"
+    )
+
+
+def _share(found: Comparison, late_ns: float) -> str:
+    """A delay as a share of the recorded step it is part of, in brackets."""
+    step_ns = found.recorded_step_ns
+    return f" ({percent_short(max(late_ns, 0.0) / step_ns)} of the step)" if step_ns else ""
 
 
 def phase_of(joint: Joint) -> str | None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.gpu.ranks_suite import CASES, Case, fault
 
+BOUND = Case(name="bound", plain=True)
 ROOT = Path(__file__).resolve().parents[2]
 GPU = next(case for case in CASES if case.name == "gpu_work")
 
@@ -36,6 +37,7 @@ def found(**changes: Any) -> dict[str, Any]:
         "missing": [],
         "planted_ms": 8.0,
         "communication": "cleared",
+        "without_ms": None,
         "straggler": {"rank": 1, "cause": "compute", "late_ms": 8.3, "phase": "forward"},
     }
     return {**right, **changes}
@@ -53,7 +55,19 @@ def found(**changes: Any) -> dict[str, Any]:
         (GPU, found(count=1, missing=[1]), "1 of 2 ranks"),
         (Case(name="balanced"), found(), "no rank is late"),
         (Case(name="balanced"), found(straggler=None), ""),
-        (Case(name="bound", own="found"), found(straggler=None), "communication should be found"),
+        (BOUND, found(straggler=None, step_ms=5.0, without_ms=4.9), ""),
+        (BOUND, found(straggler=None, step_ms=5.0, without_ms=2.0), "without its collectives it is 60% faster"),
+        (BOUND, found(straggler=None, step_ms=5.0, without_ms=2.0, predicted_ms=2.1, communication="found"), ""),
+        (
+            BOUND,
+            found(straggler=None, step_ms=5.0, without_ms=2.0, predicted_ms=2.3, communication="found"),
+            "predicted over 1.1 × 2.00 ms",
+        ),
+        (
+            BOUND,
+            found(straggler=None, step_ms=5.0, without_ms=4.9, predicted_ms=2.3, communication="found"),
+            "without its collectives it is 2% faster",
+        ),
     ],
 )
 def test_what_was_not_planted_is_wrong(case: Case, report: dict[str, Any], told: str) -> None:

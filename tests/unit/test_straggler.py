@@ -47,11 +47,20 @@ def test_without_a_gpu_operators_take_the_time() -> None:
 def test_balanced_says_so() -> None:
     found = joint(Job(late={1: ("host", MS)}))
 
-    assert (
-        sentence(found) == "4 ranks are balanced: the latest is at most 1.00 ms (2.4 % of the step) behind the others"
-    )
+    assert sentence(found) == "4 ranks are balanced: the latest is 1.00 ms (2.4 % of the step) behind the others"
     finding = find(found)
     assert (finding.status, finding.recoverable_ms) == ("cleared", 0.0)
+
+
+def test_balanced_ranks_say_what_is_usual_and_what_was_the_worst() -> None:
+    # given ranks of which one is 1 ms late on each step, and on the last one by 9 ms more
+    ranks = list(simulate(Job(late={1: ("host", MS)})))
+    rows = tuple((*row[:2], row[2] + 9 * MS * (row[1] == 2), *row[3:]) for row in ranks[1].rows)
+    ranks[1] = replace(ranks[1], rows=rows)
+    # when they are compared, then both are told, as shares of the recorded step
+    assert sentence(judge(call_the_roll(ranks))) == (
+        "4 ranks are balanced: the latest is 1.00 ms (2.4 % of the step) behind the others, at most 10.0 ms"
+    )
 
 
 def test_one_file_cannot_tell() -> None:
