@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ipyprof.analysis.profile import Profile
-from ipyprof.analysis.program import Program
+from ipyprof.analysis.program import Act, Program
 from ipyprof.diagnosis.device_work import record_where
 from ipyprof.diagnosis.finding import Finding
 from ipyprof.diagnosis.judge import absent, gain_of, judged
@@ -23,8 +23,13 @@ def edit(profile: Profile, program: Program) -> Program:
     if not collective.any():
         return program
     waited = (program.depends >= 0) & collective[np.maximum(program.depends, 0)]
+    # DistributedDataParallel times its first ten steps: its host waits for the event behind the last collective.
+    host_waits = (program.act == Act.SYNC_RECORD) & (program.target >= 0)
+    host_waits &= collective[np.where(host_waits, program.target, 0)]
     return replace(
         program,
+        act=np.where(host_waits, Act.PLAIN, program.act),
+        target=np.where(host_waits, -1, program.target),
         stream=np.where(collective, len(program.ready), program.stream),
         depends=np.where(collective | waited, -1, program.depends),
         idle=program.idle | collective | waited,

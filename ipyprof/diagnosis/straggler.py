@@ -207,7 +207,13 @@ def _compared_finding(finding: Finding, joint: Joint, shown: int) -> Finding:
 
 
 def _confidence(joint: Joint, of_rank: str) -> str:
-    """High where all ranks were compared by collectives that agree on more than one step; a file's is medium."""
+    """High where all ranks were compared by collectives that agree on more than one step; a file's is medium.
+
+    Low where nothing in the late rank's recording explains the delay.
+    """
+    late = joint.comparison.straggler
+    if late is not None and not late.why.cause:
+        return "low"
     whole = not joint.missing and joint.comparison.steps > 1 and not joint.comparison.unmatched
     if not whole:
         return "low" if joint.comparison.steps < 2 else "medium"

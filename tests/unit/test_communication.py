@@ -58,6 +58,21 @@ def test_collective_beside_the_kernels_is_cleared() -> None:
     assert "hiding them recovers 0.0 % of the step" in finding.evidence
 
 
+def test_a_host_that_waits_for_a_collective_does_not_wait_for_a_hidden_one() -> None:
+    """DDP's timing of its first steps: 300, 400, what the host needs to launch again, and 200; hidden, 300 and 200."""
+
+    def body(machine: Machine) -> None:
+        machine.launch(300, stream=COMPUTE)
+        machine.wait_event(NETWORK, on=COMPUTE)
+        machine.launch(400, stream=NETWORK, name=ALL_REDUCE)
+        machine.event_sync(NETWORK)
+        machine.launch(200, stream=COMPUTE)
+
+    finding = communication.find(profiled(body, 908))
+
+    assert gains(finding) == ("found", 406.0, 502.0)
+
+
 def test_collective_that_is_longer_than_all_else_is_not_hidden_by_it() -> None:
     """A collective of 900 between kernels of 100 and 50: 1,051; beside them 901."""
 

@@ -90,6 +90,19 @@ def test_a_rank_that_is_late_on_one_step_only_is_no_straggler() -> None:
     assert found.worst_ns == pytest.approx(9 * MS)
 
 
+def test_a_rank_that_is_late_on_most_steps_by_chance_is_no_straggler() -> None:
+    """Two H200s, each with a host whose speed changed: three of four steps said rank 0, the fourth rank 1 by more."""
+    # given two ranks that are late in turn
+    planted = {0: (1.3, 2.1, 1.5, 0.0), 1: (0.0, 0.0, 0.0, 4.0)}
+    ranks = list(simulate(Job(ranks=2, buckets=1, steps=4)))
+    for at, delays in planted.items():
+        moved = [(*row[:2], row[2] + round(5 * delays[row[1]] * MS), *row[3:]) for row in ranks[at].rows]
+        ranks[at] = replace(ranks[at], rows=tuple(moved))
+    # when they are compared, then none is called late
+    found = compare(ranks)
+    assert (found.state, found.straggler) == ("varying", None)
+
+
 def test_the_same_kernels_that_take_longer_are_a_slow_gpu() -> None:
     # given a rank that computes 30 ms more with as many kernels, at a lower clock
     ranks = list(simulate(Job(late={1: ("compute", 30 * MS)})))

@@ -107,6 +107,15 @@ def test_a_late_rank_heads_the_verdict() -> None:
     assert findings[1].evidence == "1 collective in a step, 3.0 ms; rank 0 waits there for rank 2"
 
 
+def test_a_delay_that_nothing_explains_is_told_with_low_confidence() -> None:
+    # given a late rank whose recording holds nothing that explains the delay
+    ranks = [replace(one, parts={}) for one in simulate(Job(late={2: ("loader", 31 * MS)}))]
+    # when it is put into the verdict, then who is late is told, and that the reason is not seen
+    _, verdict = join(judge(call_the_roll(ranks)), (COMMUNICATION, SINGLE), OWN, shown=0, has_gpu=True)
+    assert verdict.headline == "Rank 2 is late by 31.0 ms on 3 of 3 steps: its recording does not show why."
+    assert verdict.confidence == "low"
+
+
 def test_balanced_ranks_keep_the_ranks_own_verdict() -> None:
     findings, verdict = join(joint(Job()), (COMMUNICATION, SINGLE), OWN, shown=0, has_gpu=True)
 
