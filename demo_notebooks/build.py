@@ -3,8 +3,9 @@
     python demo_notebooks/build.py
 
 A lesson is Markdown; what stands between a line ```` ```python ```` and a line ```` ``` ```` is a code cell, and
-``[[on_h200]]`` is the cell that finds the reports recorded on an H200. The notebooks are written beside this file,
-without outputs: ``python -m tests.gpu.notebooks`` executes them.
+``[[on_h200]]`` is the cell that finds the reports recorded on an H200. The notebooks are written beside this file.
+Where one is there with the same code, its outputs stay; ``python -m tests.gpu.notebooks --out DIR`` executes them, and
+what it writes takes their place.
 """
 
 from __future__ import annotations
@@ -61,6 +62,20 @@ def notebook(stem: str) -> dict[str, Any]:
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
+def with_outputs(built: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
+    """The built notebook with the outputs of one that is there, if its code cells are the same, else without any."""
+    new, old = ([cell for cell in one["cells"] if cell["cell_type"] == "code"] for one in (built, there))
+    if [_text(cell) for cell in new] != [_text(cell) for cell in old]:
+        return built
+    for cell, executed in zip(new, old, strict=True):
+        cell |= {key: executed[key] for key in ("execution_count", "outputs")}
+    return built
+
+
+def _text(cell: dict[str, Any]) -> str:
+    return "".join(cell["source"])
+
+
 def stems() -> list[str]:
     """The names of the lessons, in order."""
     return sorted(path.stem for path in LESSONS.glob("*.md"))
@@ -69,8 +84,11 @@ def stems() -> list[str]:
 def main() -> None:
     """Write all notebooks."""
     for stem in stems():
-        text = json.dumps(notebook(stem), indent=1, ensure_ascii=False)
-        (HERE / f"{stem}.ipynb").write_text(text + "\n", encoding="utf-8")
+        path = HERE / f"{stem}.ipynb"
+        built = notebook(stem)
+        if path.exists():
+            built = with_outputs(built, json.loads(path.read_text(encoding="utf-8")))
+        path.write_text(json.dumps(built, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -46,11 +46,20 @@ def time_cell(ms: float | None, total: float | None) -> str:
     return _cell(ms, 1 if total is not None and abs(total) >= 100 else 2)
 
 
-def gain_text(ms: float | None, largest: float) -> str:
-    """A gain with its unit, in a column whose largest is ``largest``; zero is written out: ``0.00 ms``."""
+def step_cell(ms: float | None, total: float | None) -> str:
+    """A part of a step without its unit, in a column whose total is ``total``: with the decimals of ``time_text``, so
+    that one cost reads the same in a sentence and in a table. One from 10 ms on, else two."""
     if ms is None:
         return NOT_MEASURED
-    return _signed(f"{ms:,.1f} ms" if largest >= 100 else f"{ms:.2f} ms")
+    return _cell(ms, 1 if total is not None and abs(total) >= 9.995 else 2)
+
+
+def gain_text(ms: float | None, largest: float) -> str:
+    """A gain with its unit, in a column whose largest is ``largest``, as ``step_cell``; zero is written out:
+    ``0.00 ms``."""
+    if ms is None:
+        return NOT_MEASURED
+    return _signed(f"{ms:,.1f} ms" if largest >= 9.995 else f"{ms:.2f} ms")
 
 
 def tick_text(ms: float, step: float) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from ipyprof.analysis.rank_roll import call_the_roll
 from ipyprof.errors import IpyprofError
 from ipyprof.joint import judge
+from ipyprof.report.canvas import Drawn
 from ipyprof.report.compare import compare_reports
 from ipyprof.report.compare_html import comparison_page
 from ipyprof.report.compare_text import comparison_text
@@ -223,7 +224,7 @@ class Sketch:
             if not isinstance(place, str):
                 assert np.isfinite(np.asarray(place, np.float64)).all()
 
-    line = polygon = rectangles = dot = text = _take
+    line = polygon = rectangles = dot = text = word = _take
 
     def label(self, across: float, down: float, text: str, **_look: Any) -> tuple[float, float]:
         self._take(across, down)
@@ -235,3 +236,6 @@ class Sketch:
     def png(self) -> bytes:
         self._take(self.width, self.height)
         return b"\x89PNG"
+
+    def drawn(self, alt: str) -> Drawn:
+        return Drawn(self.png(), alt)

@@ -109,6 +109,8 @@ def refused_requests(trace: Trace, steps: Steps, live: LiveRecord | None, marks_
     mine = np.flatnonzero((records.time_ns >= marks_ns[0]) & (records.time_ns < marks_ns[-1]))
     if ended_in_recording(live):
         mine = mine[mine < len(records.time_ns) - 1]
+    if len(mine) == 0:
+        return ()  # most recordings have none: the operators around them need not be looked for
     at = records.time_ns[mine]
     lines = lines_at(trace, steps, live, at).tolist()
     operators = operators_at(trace, at, records.tid[mine]).tolist()

@@ -8,7 +8,7 @@ loop over independent tensors as well as a longer chain: there the chain ends, s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
@@ -56,36 +56,62 @@ class Chain:
     relayout: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Call:
-    """One operator call; ``lane`` numbers its device, stream and step, ``roof_ns`` is the least time of its whole work.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Calls:
+    """Operator calls in the order in which their work starts, stream by stream. Lists are read one by one.
 
-    ``layouts``: it runs kernels that only put elements in another order for themselves.
+    Attributes:
+        group: number of each in the roofline's groups; lane: of its device, stream and step.
+        device_ns: of its records; layouts: it runs kernels that only put elements in another order for themselves.
+        event: (c,) int64 operator events.
+        records: (r,) int64 device records, call by call; begins: where those of each call begin, then the end.
     """
 
-    name: str
-    event: int
-    group: int
+    group: list[int]
+    lane: list[int]
+    device_ns: list[int]
+    layouts: list[bool]
+    event: Int64
     records: Int64
-    device_ns: int
-    lane: int
-    work: Work | None
-    roof_ns: float
-    layouts: bool
+    begins: list[int]
+
+    def device_ns_of(self, part: list[int]) -> int:
+        """Device time of these calls."""
+        return sum(self.device_ns[at] for at in part)
+
+    def records_of(self, part: list[int]) -> Int64:
+        """(r,) int64 device records of these calls, which are in order."""
+        if part[-1] - part[0] == len(part) - 1:
+            return self.records[self.begins[part[0]] : self.begins[part[-1] + 1]]
+        return np.concatenate([self.records[self.begins[at] : self.begins[at + 1]] for at in part])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Neighbouring calls [begin, end) of a run that one kernel could do, and the bytes that they and it would move."""
+
+    begin: int
+    end: int
+    names: tuple[str, ...]
+    bytes: float
+    fused_bytes: float
+    relayout: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Groups:
-    """What depends only on the groups of calls, each worked out once.
+    """What depends only on the groups of calls, worked out once for each row of them: every step has the same.
 
     Attributes:
-        linked: whether calls of the second group read what those of the first wrote.
-        summed: of calls of these groups in a row (bytes, bytes of one kernel for all, one only reorders elements).
+        works, roof_ns: of each group, ``roof_ns`` the least time of its whole work.
+        whole: calls of these groups in a row as one part; parts: the same calls as the parts that fit together.
         bandwidth: bytes per second.
     """
 
-    linked: Callable[[int, int], bool]
-    summed: Callable[[tuple[int, ...]], tuple[float, float, bool]]
+    works: tuple[Work | None, ...]
+    roof_ns: tuple[float, ...]
+    whole: Callable[[tuple[int, ...]], _Part]
+    parts: Callable[[tuple[int, ...]], tuple[_Part, ...]]
     bandwidth: float
 
 
@@ -98,28 +124,31 @@ def chains(trace: Trace, roof: Roofline, step: Int64) -> tuple[Chain, ...]:
     if roof.ceilings is None or all(group.work is None for group in roof.groups):
         return ()
     groups = _groups(roof, roof.ceilings.reachable_bandwidth)
+    calls = _calls(trace, roof, step)
+    moving = [work is not None and work.kind in MOVING for work in groups.works]
     found: list[Chain] = []
-    run: list[_Call] = []
-    before: list[_Call] = []
-    for call in _calls(trace, roof, step):
-        if run and run[-1].lane != call.lane:
-            found += _close(run, before, None, groups)
-            run, before = [], []
-        work = call.work
-        if work is not None and work.kind in MOVING:
-            run.append(call)
+    run: list[int] = []
+    before: list[int] = []
+    lane = -1
+    for at, (group, lane_here) in enumerate(zip(calls.group, calls.lane, strict=True)):
+        if lane_here != lane:
+            found += _close(calls, run, before, None, groups)
+            run, before, lane = [], [], lane_here
+        if moving[group]:
+            run.append(at)
             continue
-        found += _close(run, before, call, groups)
+        found += _close(calls, run, before, at, groups)
         run = []
-        before = [*before, call][-PRODUCTS_BEFORE:] if work is not None and work.product is not None else []
-        if call.layouts:
-            found += _layouts(trace, call)
-    found += _close(run, before, None, groups)
+        work = groups.works[group]
+        before = [*before, at][-PRODUCTS_BEFORE:] if work is not None and work.product is not None else []
+        if calls.layouts[at]:
+            found += _layouts(trace, calls, at, roof.groups[group].name)
+    found += _close(calls, run, before, None, groups)
     return tuple(chain for chain in found if chain.fused_ns < chain.device_ns)
 
 
 def _groups(roof: Roofline, bandwidth: float) -> _Groups:
-    works = [group.work for group in roof.groups]
+    works = tuple(group.work for group in roof.groups)
     # Where gradients are computed, what is written may be kept for them.
     kept = any("backward" in group.name.lower() for group in roof.groups)
 
@@ -128,11 +157,30 @@ def _groups(roof: Roofline, bandwidth: float) -> _Groups:
         return _linked(works[earlier], works[later]) is not None
 
     @cache
-    def summed(groups: tuple[int, ...]) -> tuple[float, float, bool]:
+    def whole(groups: tuple[int, ...]) -> _Part:
         part = [work for group in groups if (work := works[group]) is not None]
-        return sum(work.bytes for work in part), _fused_bytes(part, kept), any(work.relayout for work in part)
+        return _Part(
+            begin=0,
+            end=len(groups),
+            names=tuple(roof.groups[group].name for group in groups),
+            bytes=sum(work.bytes for work in part),
+            fused_bytes=_fused_bytes(part, kept),
+            relayout=any(work.relayout for work in part),
+        )
 
-    return _Groups(linked=linked, summed=summed, bandwidth=bandwidth)
+    @cache
+    def parts(groups: tuple[int, ...]) -> tuple[_Part, ...]:
+        found: list[_Part] = []
+        begin = 0
+        for at in range(1, len(groups) + 1):
+            if at < len(groups) and linked(groups[at - 1], groups[at]) and not _comes_round(groups, begin, at):
+                continue
+            found.append(replace(whole(groups[begin:at]), begin=begin, end=at))
+            begin = at
+        return tuple(found)
+
+    roof_ns = tuple(group.roof_ns or 0.0 for group in roof.groups)
+    return _Groups(works=works, roof_ns=roof_ns, whole=whole, parts=parts, bandwidth=bandwidth)
 
 
 def factors(trace: Trace, found: tuple[Chain, ...]) -> npt.NDArray[np.float64]:
@@ -143,92 +191,66 @@ def factors(trace: Trace, found: tuple[Chain, ...]) -> npt.NDArray[np.float64]:
     return remaining
 
 
-def _calls(trace: Trace, roof: Roofline, step: Int64) -> list[_Call]:
-    """Calls in the order in which their work starts, stream by stream."""
+def _calls(trace: Trace, roof: Roofline, step: Int64) -> _Calls:
     records = np.flatnonzero(roof.call >= 0)
-    if len(records) == 0:
-        return []
     order = np.lexsort((trace.start_ns[records], trace.stream[records], trace.device[records]))
     records = records[order].astype(np.int64)
     call = roof.call[records]
-    first = np.concatenate(([0], np.flatnonzero(np.diff(call)) + 1))
-    last = np.append(first[1:], len(call))
+    first = np.flatnonzero(np.append(True, call[1:] != call[:-1])[: len(call)])
     head = records[first]
     lane = distinct_columns(trace.device[head].astype(np.int64), trace.stream[head], step[head])[1]
     reorders = np.array([any(word in name for word in LAYOUT_KERNELS) for name in trace.names], bool)
-    columns = (
-        first,
-        last,
-        call[first],
-        roof.group[head],
-        np.add.reduceat(trace.dur_ns[records], first),
-        lane,
-        np.logical_or.reduceat(reorders[trace.name[records]], first),
+    return _Calls(
+        group=roof.group[head].tolist(),
+        lane=lane.tolist(),
+        device_ns=np.add.reduceat(trace.dur_ns[records], first).tolist(),
+        layouts=np.logical_or.reduceat(reorders[trace.name[records]], first).tolist(),
+        event=call[first],
+        records=records,
+        begins=[*first.tolist(), len(records)],
     )
-    return [
-        _Call(
-            name=roof.groups[number].name,
-            event=event,
-            group=number,
-            records=records[begin:stop],
-            device_ns=device_ns,
-            lane=place,
-            work=roof.groups[number].work,
-            roof_ns=roof.groups[number].roof_ns or 0.0,
-            layouts=layouts,
-        )
-        for begin, stop, event, number, device_ns, place, layouts in zip(
-            *(column.tolist() for column in columns), strict=True
-        )
-    ]
 
 
-def _close(run: list[_Call], before: list[_Call], after: _Call | None, groups: _Groups) -> list[Chain]:
+def _close(calls: _Calls, run: list[int], before: list[int], after: int | None, groups: _Groups) -> list[Chain]:
     """The chains of one run of memory-moving calls between two others."""
+    if not run:
+        return []
     found: list[Chain] = []
-    scores, inner = _attention(run, before, after)
+    scores, inner = _attention(calls, run, before, after, groups)
     if scores is not None:
+        whole = groups.whole(tuple(calls.group[at] for at in inner))
         # Backward forms the scores again.
-        again_ns = scores.roof_ns if any("backward" in call.name for call in inner) else 0.0
-        moved, _, relayout = groups.summed(tuple(call.group for call in inner))
-        found.append(_chain(ATTENTION, inner, moved, 0.0, max(again_ns, LEAST_NS), relayout))
-        run = [call for call in run if call not in inner]
-    begin = 0
-    for at in range(1, len(run) + 1):
-        if at < len(run) and groups.linked(run[at - 1].group, run[at].group) and not _comes_round(run, begin, at):
-            continue
-        part = run[begin:at]
-        begin = at
-        moved, fused, relayout = groups.summed(tuple(call.group for call in part))
-        fused_ns = max(fused / groups.bandwidth * 1e9, LEAST_NS)
-        what, least = (CHAIN, 1.0) if len(part) > 1 else (SINGLE, SLOW_SHARE)
-        if fused_ns < least * sum(call.device_ns for call in part):
-            found.append(_chain(what, part, moved, fused, fused_ns, relayout))
+        again_ns = groups.roof_ns[calls.group[scores]] if any("backward" in name for name in whole.names) else 0.0
+        found.append(_chain(ATTENTION, calls, inner, replace(whole, fused_bytes=0.0), max(again_ns, LEAST_NS)))
+        run = [at for at in run if at not in inner]
+    for part in groups.parts(tuple([calls.group[at] for at in run])):
+        mine = run[part.begin : part.end]
+        fused_ns = max(part.fused_bytes / groups.bandwidth * 1e9, LEAST_NS)
+        what, least = (CHAIN, 1.0) if len(mine) > 1 else (SINGLE, SLOW_SHARE)
+        if fused_ns < least * calls.device_ns_of(mine):
+            found.append(_chain(what, calls, mine, part, fused_ns))
     return found
 
 
-def _comes_round(run: list[_Call], begin: int, at: int) -> bool:
-    """Whether the calls from ``at`` on repeat the last ones of the chain run[begin:at]."""
+def _comes_round(groups: tuple[int, ...], begin: int, at: int) -> bool:
+    """Whether the calls from ``at`` on repeat the last ones of the chain [begin, at)."""
     for since in range(at - 1, begin - 1, -1):
-        if run[since].group == run[at].group:
-            length = at - since
-            ahead = [call.group for call in run[at : at + length]]
-            if ahead == [call.group for call in run[since:at]]:
-                return True
+        if groups[since] == groups[at] and groups[at : at + at - since] == groups[since:at]:
+            return True
     return False
 
 
-def _chain(what: str, part: list[_Call], moved: float, fused_bytes: float, fused_ns: float, relayout: bool) -> Chain:
+def _chain(what: str, calls: _Calls, mine: list[int], part: _Part, fused_ns: float) -> Chain:
     return Chain(
         what=what,
-        operators=tuple(call.name for call in part),
-        calls=np.array([call.event for call in part], np.int64),
-        records=np.concatenate([call.records for call in part]),
-        bytes=moved,
-        fused_bytes=fused_bytes,
-        device_ns=sum(call.device_ns for call in part),
+        operators=part.names,
+        calls=calls.event[mine],
+        records=calls.records_of(mine),
+        bytes=part.bytes,
+        fused_bytes=part.fused_bytes,
+        device_ns=calls.device_ns_of(mine),
         fused_ns=fused_ns,
-        relayout=relayout,
+        relayout=part.relayout,
     )
 
 
@@ -253,36 +275,44 @@ def _fused_bytes(works: list[Work], kept: bool) -> float:
     return moved
 
 
-def _attention(run: list[_Call], before: list[_Call], after: _Call | None) -> tuple[_Call | None, list[_Call]]:
+def _attention(
+    calls: _Calls, run: list[int], before: list[int], after: int | None, groups: _Groups
+) -> tuple[int | None, list[int]]:
     """The product that made the scores, and the calls on them, where softmax stands between two products."""
-    product = after.work.product if after is not None and after.work is not None else None
+    closing = groups.works[calls.group[after]] if after is not None else None
+    product = closing.product if closing is not None else None
     if product is None:
         return None, []
-    for call in run:
-        if call.work is None or call.work.kind != "softmax":
+    for at in run:
+        work = groups.works[calls.group[at]]
+        if work is None or work.kind != "softmax":
             continue
-        size = call.work.writes[0].elements
+        size = work.writes[0].elements
         if size not in (product.batch * product.m * product.k, product.batch * product.k * product.n):
             continue
-        made = [
-            each
-            for each in before
-            if each.work is not None
-            and each.work.product is not None
-            and each.work.product.batch * each.work.product.m * each.work.product.n == size
-        ]
+        made = [each for each in before if _scores(groups.works[calls.group[each]]) == size]
         if made:
-            inner = [each for each in run if each.work is not None and {t.elements for t in each.work.writes} == {size}]
-            return made[-1], inner
+            return made[-1], [each for each in run if _written(groups.works[calls.group[each]]) == {size}]
     return None, []
 
 
-def _layouts(trace: Trace, call: _Call) -> list[Chain]:
+def _scores(work: Work | None) -> int | None:
+    """Elements of what a product writes, ``None`` = it is none."""
+    product = work.product if work is not None else None
+    return product.batch * product.m * product.n if product is not None else None
+
+
+def _written(work: Work | None) -> set[int]:
+    """Sizes, in elements, of what a call writes."""
+    return {tensor.elements for tensor in work.writes} if work is not None else set()
+
+
+def _layouts(trace: Trace, calls: _Calls, at: int, name: str) -> list[Chain]:
     """A convolution's own copies from and to channels-last."""
     mine = np.array(
         [
             record
-            for record in call.records.tolist()
+            for record in calls.records_of([at]).tolist()
             if any(word in trace.names[trace.name[record]] for word in LAYOUT_KERNELS)
         ],
         np.int64,
@@ -292,8 +322,8 @@ def _layouts(trace: Trace, call: _Call) -> list[Chain]:
     return [
         Chain(
             what=LAYOUT,
-            operators=(call.name,),
-            calls=np.array([call.event], np.int64),
+            operators=(name,),
+            calls=calls.event[[at]],
             records=mine,
             bytes=0.0,
             fused_bytes=0.0,

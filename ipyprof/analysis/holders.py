@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipyprof.analysis.backward import NODE_PREFIX
+from ipyprof.analysis.growth import growth_of
 from ipyprof.analysis.holding import (
     ACTIVATIONS,
     BEFORE,
@@ -113,7 +114,8 @@ class Ownership:
                     self._keepers[at] = owner.also or owner.variable
             inside, later = self._judged(trace, at, owner, twins, bool(crossing[at]))
             self._inside[at], self._later[at] = inside, later
-        self._name_results(trace, named)
+        self._places = [(int(blocks.line[at]), self._operator(trace, at)) for at in range(len(blocks.born))]
+        self._name_results(named)
         self._rounding = self._roundings(named, owners or ())
         self._net = blocks.size - self._rounding
 
@@ -185,20 +187,12 @@ class Ownership:
         distinct = sorted(set(names))
         place = {name: at for at, name in enumerate(distinct)}
         group = np.array([place[name] for name in names], np.int64)
-        held = np.array(
-            [
-                np.bincount(group[alive], blocks.size[alive], len(distinct)).astype(np.int64)
-                for alive in (blocks.alive(record) for record in marks)
-            ]
-        )
-        change = np.diff(held, axis=0)
         found = []
-        for at in np.flatnonzero((change > 0).all(axis=0)).tolist():
-            mine = np.flatnonzero((group == at) & blocks.alive(marks[-1]))
+        for at, size, mine in growth_of(blocks, group, self._places, marks):
             line = _heaviest(blocks.line[mine], blocks.size[mine])
             roles = {self._labels[label].role for label in self._later[mine].tolist()}
             role = GRAPHS if GRAPHS in roles else self._labels[int(self._later[mine[0]])].role
-            found.append(Holding(name=distinct[at], role=role, bytes=int(np.median(change[:, at])) // steps, line=line))
+            found.append(Holding(name=distinct[at], role=role, bytes=size // steps, line=line))
         return tuple(sorted(found, key=lambda holding: -holding.bytes))
 
     # -- labels --
@@ -262,7 +256,7 @@ class Ownership:
         own = self._number(f"temporaries of {operator}" if operator else TEMPORARIES, TEMPORARIES)
         return own, own
 
-    def _name_results(self, trace: Trace, named: Mapping[int, Owner]) -> None:
+    def _name_results(self, named: Mapping[int, Owner]) -> None:
         """A result that lived into the next step was the variable's whose tensor now comes from the same place.
 
         So ``history = torch.cat([history, new])`` is one holder that grows, though each step makes another tensor.
@@ -270,11 +264,11 @@ class Ownership:
         blocks, makers = self._blocks, dict[tuple[int, str], str]()
         for at, owner in named.items():
             if owner.role == "tensor" and blocks.born[at] >= 0 and _LOCAL not in owner.variable:
-                place = int(blocks.line[at]), self._operator(trace, at)
+                place = self._places[at]
                 makers[place] = "" if makers.get(place, owner.variable) != owner.variable else owner.variable
         for at, label in enumerate(self._later.tolist()):
             if self._labels[label].role == RESULTS and blocks.died[at] < NEVER:
-                variable = makers.get((int(blocks.line[at]), self._operator(trace, at)))
+                variable = makers.get(self._places[at])
                 if variable:
                     self._keepers[at] = variable
 

@@ -83,11 +83,18 @@ def layer_of(name: str) -> str:
 
 
 def held_by_name(owners: Sequence[Owner], device: int) -> tuple[Holding, ...]:
-    """What names reach on a device, by holder, the largest first: where no recording says more."""
+    """What names reach on a device, by holder, the largest first: where no recording says more.
+
+    The graph of a variable's own tensor, such as ``loss``, is the running step's: activations. That of a tensor in a
+    container is one that was kept.
+    """
     sizes: dict[tuple[str, str], int] = {}
     for owner in owners:
         if owner.device == device:
-            key = WORDS.get(owner.role, "{}").format(owner.variable), ROLES.get(owner.role, TENSORS)
+            variable = owner.also or owner.variable if owner.role == "graph" else owner.variable
+            key = WORDS.get(owner.role, "{}").format(variable), ROLES.get(owner.role, TENSORS)
+            if owner.name == f"graph of {owner.variable}" and not owner.also:
+                key = f"{ACTIVATIONS} behind {owner.variable}", ACTIVATIONS
             sizes[key] = sizes.get(key, 0) + owner.bytes - owner.rounding
             sizes[ROUNDED, ROUNDING] = sizes.get((ROUNDED, ROUNDING), 0) + owner.rounding
     found = [Holding(name=name, role=role, bytes=size, line=None) for (name, role), size in sizes.items() if size]

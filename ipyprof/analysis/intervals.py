@@ -52,8 +52,24 @@ def inside(start: Int64, end: Int64, at: Int64) -> np.ndarray[tuple[int], np.dty
     """(m,) bool: whether each instant of ``at`` lies in the disjoint, sorted intervals."""
     if len(start) == 0:
         return np.zeros(len(at), bool)
+    if _few_in_order(start, at):
+        bounds = np.searchsorted(at, np.stack((start, end), axis=1).reshape(-1))
+        return np.repeat(np.arange(len(bounds) + 1) % 2 == 1, np.diff(bounds, prepend=0, append=len(at)))
     last = begun(start, at) - 1
     return (last >= 0) & (at < end[np.maximum(last, 0)])
+
+
+def intersection(start: Int64, end: Int64, other_start: Int64, other_end: Int64) -> tuple[Int64, Int64]:
+    """Disjoint, sorted (starts, ends) of the instants that lie in both.
+
+    Args:
+        start, end: (n,) int64, disjoint and sorted, as ``union`` returns them; other_start, other_end: (m,), so too.
+    """
+    first = np.searchsorted(other_end, start, side="right")
+    meeting = np.maximum(np.searchsorted(other_start, end) - first, 0)
+    mine = np.repeat(np.arange(len(start)), meeting)
+    other = np.arange(len(mine)) + np.repeat(first - np.cumsum(meeting) + meeting, meeting)
+    return np.maximum(start[mine], other_start[other]), np.minimum(end[mine], other_end[other])
 
 
 def begun(start: Int64, at: Int64) -> Int64:
@@ -63,10 +79,14 @@ def begun(start: Int64, at: Int64) -> Int64:
         start: (n,) int64, sorted.
         at: (m,) int64, any order.
     """
-    if len(start) >= len(at) or np.any(at[1:] < at[:-1]):
+    if not _few_in_order(start, at):
         return np.searchsorted(start, at, side="right")
-    # Few starts between many sorted instants: each start is looked up, not each instant.
-    return np.cumsum(np.bincount(np.searchsorted(at, start), minlength=len(at) + 1)[:-1])
+    return np.repeat(np.arange(len(start) + 1), np.diff(np.searchsorted(at, start), prepend=0, append=len(at)))
+
+
+def _few_in_order(start: Int64, at: Int64) -> bool:
+    """Whether these are few starts between many sorted instants: then each start is looked up, not each instant."""
+    return len(start) < len(at) and not np.any(at[1:] < at[:-1])
 
 
 def sweep(layers: Sequence[tuple[Int64, Int64]], begin: int, stop: int) -> list[int]:

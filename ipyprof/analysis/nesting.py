@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ipyprof.trace.model import Int64, Trace
+from ipyprof.trace.ordering import nested_order
 
 # The clocks of operators and API calls differ by some hundred ns, so that a child can begin before its parent
 # (pytorch/kineto PR 991, PR 1082; pytorch/pytorch PR 188956).
@@ -65,7 +66,7 @@ def innermost(
         parent = parents(start, end, thread)
     for name in np.unique(thread):
         mine, points = np.flatnonzero(thread == name), np.flatnonzero(at_thread == name)
-        order = mine[_in_order(start[mine], end[mine])]
+        order = mine[nested_order(start[mine], end[mine] - start[mine])]
         place = np.searchsorted(start[order], at[points], side="right") - 1
         found[points] = np.where(place >= 0, order[np.maximum(place, 0)], -1)
     # The last one to begin may be over: then one of its ancestors holds the instant, or nothing does.
@@ -94,11 +95,12 @@ def around(trace: Trace, events: Int64, inner: Int64) -> Int64:
     Args:
         events, inner: indices of events of the trace.
     """
+    start, inner_start = trace.start_ns[events], trace.start_ns[inner]
     return innermost(
-        trace.start_ns[events],
-        trace.end_ns[events],
+        start,
+        start + trace.dur_ns[events],
         trace.tid[events],
-        probe(trace.start_ns[inner], trace.end_ns[inner]),
+        probe(inner_start, inner_start + trace.dur_ns[inner]),
         trace.tid[inner],
     )
 
@@ -113,7 +115,7 @@ def _apart(start: Int64, end: Int64, thread: Int64) -> tuple[Int64, Int64]:
 
 def _settled(start: Int64, end: Int64, slack_ns: int) -> tuple[Int64, Int64]:
     """(starts, order): starts with small inversions undone (such a child begins with its parent), and their order."""
-    order = _in_order(start, end)
+    order = nested_order(start, end - start)
     for _ in range(MOST_SETTLING if slack_ns > 0 else 0):
         first, last = start[order], end[order]
         gap = np.diff(first)
@@ -122,16 +124,8 @@ def _settled(start: Int64, end: Int64, slack_ns: int) -> tuple[Int64, Int64]:
             break
         start = start.copy()
         start[order[:-1][inverted]] = first[1:][inverted]
-        order = _in_order(start, end)
+        order = nested_order(start, end - start)
     return start, order
-
-
-def _in_order(start: Int64, end: Int64) -> Int64:
-    """(n,) order by (start, -end). Traces come sorted that way, which a stable sort by start keeps and is fast on."""
-    order = np.argsort(start, kind="stable")
-    if np.any((np.diff(start[order]) == 0) & (np.diff(end[order]) > 0)):
-        return np.lexsort((-end, start)).astype(np.int64)
-    return order
 
 
 def _sweep_deep(ends: Int64, probes: Int64, remaining: Int64, found: Int64) -> None:

@@ -15,7 +15,7 @@ from ipyprof.analysis.lines import LineCost, line_costs
 from ipyprof.analysis.memory import MemorySummary, memory_view
 from ipyprof.analysis.operators import OperatorTable, operator_rows
 from ipyprof.analysis.program import Program, build_program, loader_spans, without_marks
-from ipyprof.analysis.replay import DEVICE_LIMIT, Replayed, device_share, follow, replay, solve_cost
+from ipyprof.analysis.replay import COST_LIMIT_NS, DEVICE_LIMIT, Replayed, device_share, follow, replay, solve_cost
 from ipyprof.analysis.roofline import Roofline, device_name, roofline
 from ipyprof.analysis.steps import Steps, ends_early, find_steps, recorded_step_ns
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
@@ -119,7 +119,7 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
         sampled = program
         if live is not None and live.baseline_closing:
             sampled = program.cut(*loader_spans(trace, steps, live, np.asarray(program.threads)), records=False)
-        cost = FILE_COST_NS if baseline is None else _cost(sampled, baseline, from_idle=from_idle)
+        cost = FILE_COST_NS if baseline is None else _cost(sampled, baseline, _host_ns(live), from_idle=from_idle)
         replayed = replay(program, cost, once=once)
         if baseline is not None and not from_idle:
             program, replayed, drift = follow(program, cost, baseline)
@@ -171,19 +171,38 @@ def typical_step_ns(samples: Sequence[int], cycle: int) -> float | None:
     return float(median(whole or samples))
 
 
-def _cost(program: Program, step_ns: float, *, from_idle: bool) -> float:
+def _host_ns(live: LiveRecord | None) -> float | None:
+    """The least host time that an unprofiled step took, from mark to mark; ``None`` = not measured."""
+    if live is None or len(live.baseline_host_ns) < live.cycle:
+        return None
+    samples, cycle = live.baseline_host_ns, live.cycle
+    return min(sum(samples[at : at + cycle]) / cycle for at in range(0, len(samples) - cycle + 1, cycle))
+
+
+def _cost(program: Program, step_ns: float, host_ns: float | None, *, from_idle: bool) -> float:
     """What recording an event cost, solved from the baseline.
 
     Where it can only be a small part of the step, the rest of the step varies by more than it, and the usual cost is
-    the better guess unless the baseline asks for a higher one. The same where the device is the limit with it: a longer
-    step is a slower device then.
+    the better guess unless the baseline asks for a higher one. Where the device is the limit with it, a longer step is
+    a slower device, and how fast the host is shows only where it runs ahead: ``host_ns``, all that a step took of it.
     """
     if not from_idle:
         usual = replay(program, FILE_COST_NS)
         small = program.events / program.steps * FILE_COST_NS < SOLVE_SHARE * step_ns
-        if usual.step_ns <= step_ns and (small or device_share(program, usual) >= DEVICE_LIMIT):
+        if usual.step_ns <= step_ns and device_share(program, usual) >= DEVICE_LIMIT:
+            return _ahead(program, host_ns)
+        if usual.step_ns <= step_ns and small:
             return FILE_COST_NS
     return solve_cost(program, step_ns, from_idle=from_idle)
+
+
+def _ahead(program: Program, host_ns: float | None) -> float:
+    """The least cost of an event with which the host's work fits into ``host_ns``, and no less than the usual one."""
+    if host_ns is None or not program.events:
+        return FILE_COST_NS
+    recorded_ns = float(program.gap.sum() + program.own.sum()) / program.steps
+    least = (recorded_ns - host_ns) * program.steps / program.events
+    return min(max(least, FILE_COST_NS), COST_LIMIT_NS)
 
 
 def _behind_the_device(program: Program, cost_ns: float, replayed: Replayed) -> tuple[float, Replayed]:

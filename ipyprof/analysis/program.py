@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ipyprof.analysis.intervals import coverage_before, inside, union
+from ipyprof.analysis.intervals import coverage_before, inside, intersection, union
 from ipyprof.analysis.launched import (
     LAUNCH_TO_START_NS,
     QUEUE_DEPTH,
@@ -167,9 +167,8 @@ class Program:
         if len(start) == 0:
             nothing = np.zeros(len(self.gap_from), np.int64)
             return nothing, nothing
-        whole, operators = _overlap(start, end, *gaps), _overlap(self.operator_start, self.operator_end, *gaps)
-        either = union(np.concatenate((start, self.operator_start)), np.concatenate((end, self.operator_end)))
-        return whole, operators + whole - _overlap(*either, *gaps)
+        in_operators = intersection(start, end, self.operator_start, self.operator_end)
+        return _overlap(start, end, *gaps), _overlap(*in_operators, *gaps)
 
     def lines_at(self, when: Int64) -> Int64:
         """(m,) int64: the cell's line that ran at each recorded instant, 0 = none."""

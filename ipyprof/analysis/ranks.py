@@ -190,8 +190,8 @@ def _why_nothing(summaries: Sequence[RankSummary]) -> str:
 def _unknown(reason: str, step_ns: float | None, unmatched: int) -> Comparison:
     return Comparison(
         state="unknown", reason=reason, straggler=None, others=(), late_ns={}, steps_late={}, last_share={}, steps=0,
-        step_ns=step_ns, recorded_step_ns=0.0, usual_ns=0.0, worst_ns=0.0, waiting_ns={}, clocks=None, apart=(), costs=(), entries=(), entries_step=None,
-        lanes={}, skipped_start=None, unmatched=unmatched,
+        step_ns=step_ns, recorded_step_ns=0.0, usual_ns=0.0, worst_ns=0.0, waiting_ns={}, clocks=None, apart=(),
+        costs=(), entries=(), entries_step=None, lanes={}, skipped_start=None, unmatched=unmatched,
     )  # fmt: skip
 
 

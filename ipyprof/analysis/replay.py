@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ipyprof.analysis.intervals import union
 from ipyprof.analysis.program import Act, Float, Program
 from ipyprof.analysis.recurrence import advance, exact, host_times, opening, prepare
 from ipyprof.trace.model import Int64
 
 STEADY = 1e-4  # two passes that advance equally within this share are the steady state
 ITEM_BUDGET = 600_000  # items replayed at most for one answer
-DEVICE_LIMIT = 0.9  # with one stream busy for this share of the step the device is the limit
+DEVICE_LIMIT = 0.9  # with the device busy for this share of the step it is the limit
 FOLLOW_LEAST = 0.01  # interleaved medians of the same step differ by this much
 DEVICE_FOLLOWS = 1.2  # an H200 under full load falls from 1,980 to 1,700 MHz
 HOST_FOLLOWS = 2.0  # 280 tiny kernels took 2.0 to 4.3 ms within a minute on one machine (tests/gpu/RESULTS.md)
@@ -145,8 +146,8 @@ def follow(program: Program, cost_ns: float, step_ns: float) -> tuple[Program, R
     """(program, its replay, factor) where all host time or all device time takes ``factor`` times as long.
 
     For an unprofiled step that the cost of recording does not explain: between the two the GPU's clock changed, or the
-    host's speed. Where one stream is busy for ``DEVICE_LIMIT`` of the step the device follows, else the host; the other
-    one where that cannot give the step, within ``HOST_FOLLOWS`` and ``DEVICE_FOLLOWS``. 1 where neither can, or where
+    host's speed. Where the device is busy for ``DEVICE_LIMIT`` of the step it follows, else the host; the other one
+    where that cannot give the step, within ``HOST_FOLLOWS`` and ``DEVICE_FOLLOWS``. 1 where neither can, or where
     replay and step differ by less than ``FOLLOW_LEAST``.
     """
     replayed = replay(program, cost_ns)
@@ -197,8 +198,15 @@ def device_work_ns(program: Program) -> float:
 
 
 def device_share(program: Program, replayed: Replayed) -> float:
-    """Share 0..1 of the replayed step in which the busiest stream works."""
-    return device_work_ns(program) / replayed.step_ns if replayed.step_ns > 0 else 0.0
+    """Share 0..1 of the replayed step in which some stream works.
+
+    Streams that wait for each other, as collectives and the kernels around them, keep the device busy together.
+    """
+    period = round(replayed.step_ns * program.steps)
+    if period <= 0:
+        return 0.0
+    start, end = union(*fold(replayed.record_start, replayed.record_end, 0.0, period))
+    return float((end - start).sum()) / period
 
 
 def _paced(program: Program, factor: float, *, device: bool) -> Program:

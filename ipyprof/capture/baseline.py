@@ -83,6 +83,10 @@ class Laps:
         found = (_duration_ns(begin, end) for begin, end in self._pairs)
         return tuple(duration for duration in found if duration is not None)
 
+    def host_ns(self) -> tuple[int, ...]:
+        """Host time from mark to mark, one per sample, in order. Waits for nothing."""
+        return tuple(end.host_ns - begin.host_ns for begin, end in self._pairs)
+
 
 def _duration_ns(begin: Stamp, end: Stamp) -> int | None:
     if begin.event is None and end.event is None:

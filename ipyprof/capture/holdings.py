@@ -12,13 +12,14 @@ costs more; recorded step, unprofiled = 1, median of five (H200, torch 2.11):
     =============================  ======  ==========  =================
 
 Taken where recording stops, outside of every timed step, and again when the cell ends in an error, whose frames hold
-memory too. Costs 3 us an object of the notebook and 30 us a tensor (two busy cores), at most 0.4 s; and the copy of the
+memory too. Costs 3 us an object of the notebook and 30 us a tensor (two busy cores), at most 0.5 s; and the copy of the
 allocator's list of blocks.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,67 +32,91 @@ from ipyprof.options import Options
 from ipyprof.trace.model import AllocatorState, LiveRecord, OutOfMemory
 
 _KEPT = 2_000
+_NO_PEAKS: Mapping[int, int] = {}
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-def look(known: dict[str, Any], options: Options, notes: Notes, error: BaseException | None = None) -> None:
-    """Put ``owners``, ``owners_complete`` and ``allocator`` into the fields of a ``LiveRecord``, once.
-
-    Nothing without ``options.memory``; a part that fails is left out and becomes a note.
+class Holdings:
+    """The looks of one run. A part that fails is left out and becomes a note.
 
     Args:
-        error: what the cell ended with: its frames hold memory.
+        known: fields of a ``LiveRecord``, which get ``owners``, ``owners_complete``, ``allocator``, ``out_of_memory``.
+        over: nothing is recorded any more.
     """
-    if not options.memory or "owners" in known:
-        return
-    known["allocator"], sizes = notes.shielded(allocator_states) or ((), {})
-    known["owners"], known["owners_complete"] = notes.shielded(_owners, error, sizes) or (None, True)
+
+    def __init__(self, known: dict[str, Any], options: Options, notes: Notes, *, over: bool = False) -> None:
+        self._known = known
+        self._options = options
+        self._notes = notes
+        self._over = over
+        self._peaks: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """Recording is about to begin."""
+        self._over = False
+        if self._options.memory:
+            self._peaks = self._notes.shielded(peaks_so_far) or {}
+
+    def stop(self) -> None:
+        """Recording is over: what holds memory now, unless the error that ended it was looked at. Once."""
+        self._over = True
+        if self._options.memory and "owners" not in self._known:
+            self._look(self._known, None, self._peaks)
+
+    def look_at_error(self, error: BaseException | None, cell_name: str) -> None:
+        """What holds memory when the cell ends in an error, of a request that failed also without ``options.memory``.
+
+        After a recording what it ended with stays: an error that comes later puts only its own holders beside it.
+
+        Args:
+            cell_name: the file name that the cell is compiled under.
+        """
+        failed = None if error is None else self._notes.shielded(out_of_memory, error, cell_name)
+        if failed is not None and self._over:
+            then: dict[str, Any] = {}
+            self._look(then, error)
+            fields = {name: getattr(failed, name) for name in OutOfMemory.__struct_fields__}
+            failed = OutOfMemory(**{**fields, "later": True, "owners": (then["owners"] or ())[:_KEPT]})
+            self._known["allocator"] = then["allocator"]
+        elif error is not None and (failed is not None or self._options.memory) and "owners" not in self._known:
+            self._look(self._known, error, self._peaks)
+        if failed is not None:
+            self._known["out_of_memory"] = failed
+
+    def _look(self, known: dict[str, Any], error: BaseException | None, before: Mapping[int, int] = _NO_PEAKS) -> None:
+        known["allocator"], sizes = self._notes.shielded(allocator_states, before) or ((), {})
+        known["owners"], known["owners_complete"] = self._notes.shielded(_owners, error, sizes) or (None, True)
 
 
-def look_at_error(
-    known: dict[str, Any], options: Options, notes: Notes, cell_name: str, error: BaseException | None
-) -> None:
-    """As ``look``, when the cell ends in an error; where that is a request that failed, ``out_of_memory`` too.
-
-    After a recording what it ended with stays: an error that comes later puts only its own holders beside it.
-
-    Args:
-        cell_name: the file name that the cell is compiled under.
-    """
-    if error is None or not options.memory:
-        return
-    failed = notes.shielded(out_of_memory, error, cell_name)
-    if failed is None:
-        look(known, options, notes, error)
-        return
-    if "owners" not in known:
-        look(known, options, notes, error)
-        known["out_of_memory"] = failed
-        return
-    then: dict[str, Any] = {}
-    look(then, options, notes, error)
-    fields = {name: getattr(failed, name) for name in OutOfMemory.__struct_fields__}
-    known["out_of_memory"] = OutOfMemory(**{**fields, "later": True, "owners": (then["owners"] or ())[:_KEPT]})
-    known["allocator"] = then["allocator"]
+def peaks_so_far() -> dict[int, int]:
+    """Device to ``max_memory_allocated``, of devices in use. Nothing is started, and no statistics change."""
+    if not torch.cuda.is_initialized():
+        return {}
+    return {device: torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())}
 
 
 def live_of_failure(options: Options, error: BaseException) -> LiveRecord | None:
     """The record of a cell whose recording was handed out before it ran out of memory; ``None`` for other errors."""
     notes = Notes()
     known: dict[str, Any] = {"cuda": torch.cuda.is_initialized()}
-    look_at_error(known, options, notes, users_file(error), error)
+    Holdings(known, options, notes).look_at_error(error, users_file(error))
     return LiveRecord(**known, notes=notes.as_tuple()) if "out_of_memory" in known else None
 
 
 def _owners(error: BaseException | None, sizes: dict[tuple[int, int], tuple[int, int]]) -> Any:
     with namespaces(error) as spaces:
-        return owners_of(spaces.given, sizes, results=spaces.results)
+        return owners_of(spaces.given, sizes, around=spaces.around, results=spaces.results)
 
 
-def allocator_states() -> tuple[tuple[AllocatorState, ...], dict[tuple[int, int], tuple[int, int]]]:
+def allocator_states(
+    before: Mapping[int, int] = _NO_PEAKS,
+) -> tuple[tuple[AllocatorState, ...], dict[tuple[int, int], tuple[int, int]]]:
     """(states, sizes): each device in use, and (device, address) to (bytes, bytes asked for) of each block given out.
 
     Both empty where CUDA is not in use. Nothing is started, and no statistics change.
+
+    Args:
+        before: ``peaks_so_far()`` at an earlier moment, from which on a peak counts.
     """
     if not torch.cuda.is_initialized():
         return (), {}
@@ -127,6 +152,8 @@ def allocator_states() -> tuple[tuple[AllocatorState, ...], dict[tuple[int, int]
                 device_free_bytes=free,
                 device_total_bytes=total,
                 expandable=expandable,
+                peak_bytes=torch.cuda.max_memory_allocated(device) if device in before else None,
+                peak_before_bytes=before.get(device),
             )
         )
     return tuple(states), sizes

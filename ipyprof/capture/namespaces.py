@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import CO_OPTIMIZED
 from types import FrameType
@@ -32,6 +32,9 @@ _SHELL_PACKAGES = (
     "pytest",
     "_pytest",
     "pluggy",
+    "xdist",
+    "execnet",
+    "__channelexec__",  # what execnet calls the module that it runs in a worker of xdist
 )
 _HISTORY = "_oh"  # what the shell calls Out itself: the user may give that name to something else
 _LAST = ("_", "__", "___")
@@ -41,9 +44,12 @@ _MOST_CAUSES = 8
 
 
 class Namespaces(NamedTuple):
-    """Names to objects: those that the user gave, and ``Out``, ``_``, ``__``, ``___``, which keep results alive."""
+    """Names to objects: those that the user gave, those of frames beyond the shell or test runner, which may be the
+    user's or a server's, and ``Out``, ``_``, ``__``, ``___``, which keep results alive.
+    """
 
-    given: list[Mapping[str, Any]]
+    given: list[dict[str, Any]]
+    around: list[dict[str, Any]]
     results: dict[str, Any]
 
 
@@ -60,7 +66,8 @@ def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
         error: what the cell raised.
     """
     shell = get_ipython()
-    spaces: list[Mapping[str, Any]] = []
+    spaces: list[dict[str, Any]] = []
+    around: list[dict[str, Any]] = []
     results: dict[str, Any] = {}
     frame: FrameType | None
     globals_seen: set[int] = set()
@@ -68,16 +75,18 @@ def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
     if shell is not None:
         globals_seen.add(id(shell.user_ns))
         spaces.append(_public(shell.user_ns))
-    named = [(frame, "") for frame in (*_running_frames(), *_frames_of(error))]
-    named += [(frame, LAST_ERROR) for frame in _frames_of(_last_error())]
-    for frame, more in named:
+    inner, outer = _running_frames()
+    named = [(frame, "", spaces) for frame in (*inner, *_frames_of(error))]
+    named += [(frame, LAST_ERROR, spaces) for frame in _frames_of(_last_error())]
+    named += [(frame, "", around) for frame in outer]
+    for frame, more, into in named:
         if not _is_users(frame):
             continue
         if id(frame.f_globals) not in globals_seen:
             globals_seen.add(id(frame.f_globals))
-            spaces.append(_public(frame.f_globals))
+            into.append(_public(frame.f_globals))
         if frame.f_code.co_flags & CO_OPTIMIZED:
-            spaces.append(_locals(frame, more))
+            into.append(_locals(frame, more))
             if sys.version_info < (3, 13):
                 copies.append(frame.f_locals)
     if shell is not None:
@@ -85,11 +94,13 @@ def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
             if key in shell.user_ns:
                 results[name] = shell.user_ns[key]
     frame = None
-    named.clear()
+    for frames in (named, inner, outer):
+        frames.clear()
     try:
-        yield Namespaces(spaces, results)
+        yield Namespaces(spaces, around, results)
     finally:
         spaces.clear()
+        around.clear()
         results.clear()
         while copies:
             copy = copies.pop()
@@ -128,13 +139,17 @@ def _public(names: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _running_frames() -> Iterator[FrameType]:
+def _running_frames() -> tuple[list[FrameType], list[FrameType]]:
+    """(frames, frames around): those that run, the innermost first, up to the first of the shell's; those beyond it."""
+    found: list[FrameType] = []
+    border = _MOST_FRAMES
     frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            return
-        yield frame
+    while frame is not None and len(found) < _MOST_FRAMES:
+        if _is_shells(frame):
+            border = min(border, len(found))
+        found.append(frame)
         frame = frame.f_back
+    return found[:border], found[border:]
 
 
 def _frames_of(error: BaseException | None) -> Iterator[FrameType]:
@@ -159,6 +174,9 @@ def part_of(error: BaseException, name: str) -> Any:
 
 
 def _is_users(frame: FrameType) -> bool:
+    return not frame.f_code.co_filename.startswith(_NOT_THE_USERS) and not _is_shells(frame)
+
+
+def _is_shells(frame: FrameType) -> bool:
     module = dict.get(frame.f_globals, "__name__")
-    root = module.split(".")[0] if type(module) is str else ""
-    return not frame.f_code.co_filename.startswith(_NOT_THE_USERS) and root not in _SHELL_PACKAGES
+    return type(module) is str and module.split(".")[0] in _SHELL_PACKAGES

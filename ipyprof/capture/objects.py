@@ -5,10 +5,12 @@ Call the ones that take tensors with torch functions switched off (``torch._C.Di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
-from types import GetSetDescriptorType, MappingProxyType, MemberDescriptorType
+from types import GeneratorType, GetSetDescriptorType, MappingProxyType, MemberDescriptorType
 from typing import Any
 
 import torch
@@ -20,6 +22,24 @@ Doors = tuple[list[tuple[str, MemberDescriptorType]], list[GetSetDescriptorType]
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 class_dict_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
 module_of: Callable[[type], object] = type.__dict__["__module__"].__get__
+
+
+_OPAQUE: tuple[type, ...] = (
+    type(functools.lru_cache(len)), functools.partial, GeneratorType, enumerate, zip, map, filter, reversed,
+    type(iter([])), type(iter(())), type(iter({}.values())), type(iter({}.items())), itertools.chain, itertools.cycle,
+    itertools.islice, type(itertools.tee(())[0]),
+)  # fmt: skip
+OPAQUE = frozenset(map(id, _OPAQUE))
+"""Ids of classes that keep objects without a way to them: caches, iterators, generators that wait."""
+
+
+def ends_of(ahead: Iterable[Any], behind: Iterable[Any], length: int) -> list[tuple[int, Any]]:
+    """(place, item) of all items, or of as many from the end, where what grows grows, as from the beginning."""
+    if length <= MOST_ITEMS:
+        return list(enumerate(islice(ahead, length)))
+    half = MOST_ITEMS // 2
+    last = [(length - 1 - at, item) for at, item in enumerate(islice(behind, half))]
+    return [*reversed(last), *enumerate(islice(ahead, half))]
 
 
 def items_of(value: Any) -> list[tuple[Any, Any]]:
@@ -104,16 +124,28 @@ def next_nodes(node: Any) -> list[Any]:
 
 
 def saved_by(node: Any) -> list[Any]:
-    """The tensors that a node of autograd's graph has saved; not those behind hooks, which are the user's code."""
-    own = class_dict_of(type(node))
+    """The tensors that a node of autograd's graph has saved; not those behind hooks, which are the user's code.
+
+    A node of the user's own ``torch.autograd.Function`` may have put tensors on its ``ctx`` as well.
+    """
+    kind = type(node)
+    own, found = class_dict_of(kind), list[Any]()
     if type(own.get("next_functions")) is not GetSetDescriptorType:
         own = class_dict_of(torch._C._FunctionBase)
-    found = []
+        for _, value in names_of(node):
+            found += [one for one in _unpacked(value) if id(torch.Tensor) in map(id, mro_of(type(one)))]
     for key, descriptor in own.items():
         if key.startswith("_raw_saved_") and type(descriptor) is GetSetDescriptorType:
-            raw = GetSetDescriptorType.__get__(descriptor, node, type(node))
+            raw = GetSetDescriptorType.__get__(descriptor, node, kind)
             for one in raw if type(raw) is tuple else (raw,):
                 # torch before 2.4 has neither of the two.
                 if getattr(one, "unpack_hook", one) is None and (tensor := one.data) is not None:
                     found.append(tensor)
     return found
+
+
+def _unpacked(value: Any) -> list[Any]:
+    """The items of a list, tuple or dict, else the object itself."""
+    if type(value) is list or type(value) is tuple:
+        return list(islice(value, MOST_ITEMS))
+    return [item for _, item in items_of(value)] if type(value) is dict else [value]

@@ -8,32 +8,32 @@ with hooks (checkpointing, offloading) are left alone.
 
 Of several names for one storage, in this order: a parameter's, gradient's or state's name in its module; the shortest
 name from the notebook's variables, then from locals of running functions, then from those of an error (breadth first);
-``Out[n]``; ``_``, ``__``, ``___``; and last what only a graph has saved. What comes out is text and numbers: no
-reference is kept.
+names from around the shell; ``Out[n]``; ``_``, ``__``, ``___``; and last what only a graph has saved. What comes out is
+text and numbers: no reference is kept.
+
+A notebook may hold more than there is time for, such as lists of lists. So each of these kinds of names has a part of
+the limits that those before it cannot use up, and tensors, modules and optimizers go before containers.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from types import (
-    CellType,
-    FunctionType,
-    MethodType,
-    ModuleType,
-)
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
 from ipyprof.capture import objects
 from ipyprof.capture.objects import (
+    OPAQUE,
     Doors,
     doors_of,
+    ends_of,
     items_of,
     listed,
     mro_of,
@@ -43,11 +43,12 @@ from ipyprof.capture.objects import (
     saved_by,
     storage_of,
 )
+from ipyprof.capture.sharing import Sharing, largest_holder
 from ipyprof.trace.model import Owner
 
 MOST_OBJECTS = 200_000
 MOST_OWNERS = 20_000
-MOST_NS = 400_000_000
+MOST_NS = 500_000_000
 LONGEST_NAME = 160
 
 PARAMETER = "parameter"
@@ -59,6 +60,9 @@ GRAPH = "graph"
 
 # Of two names for one storage the one of the higher rank counts, of equals the first.
 SAVED, RESULT, NAMED, OF_GRADIENT, OF_MODULE = range(5)
+
+# Shares of MOST_OBJECTS and MOST_NS for each kind of names, with what those before it have left.
+_NAMES, _AROUND, _RESULTS, _GRAPHS = 0.6, 0.05, 0.1, 0.25
 
 _ATOMS = frozenset(map(id, (int, float, complex, bool, str, bytes, bytearray, type(None), type, range, slice, object)))
 _SKIPPED = frozenset(
@@ -74,9 +78,10 @@ _self_of = MethodType.__dict__["__self__"].__get__
 
 
 def owners_of(
-    namespaces: Sequence[Mapping[str, Any]],
+    namespaces: Sequence[dict[str, Any]],
     sizes: Mapping[tuple[int, int], tuple[int, int]] | None = None,
     *,
+    around: Sequence[dict[str, Any]] = (),
     results: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[Owner, ...], bool]:
     """(owners, complete): one ``Owner`` per storage that a name reaches, the largest first.
@@ -86,6 +91,7 @@ def owners_of(
     Args:
         namespaces: names to objects, looked through in this order; of two names as short, the first wins.
         sizes: (device, address) to (bytes that the allocator gave, bytes that were asked for), where they are known.
+        around: namespaces to look through when those are done: of whatever runs the notebook.
         results: ``Out`` and ``_``: their names count only where no other name reaches the storage.
     """
     walk = _Walk()
@@ -94,9 +100,7 @@ def owners_of(
     gc.disable()
     try:
         with torch._C.DisableTorchFunctionSubclass():
-            for namespace in namespaces:
-                walk.begin(namespace)
-            walk.run(results or {})
+            walk.run(namespaces, around, results or {})
         return walk.table(sizes or {})
     finally:
         walk.forget()
@@ -118,25 +122,23 @@ class _Walk:
 
     def __init__(self) -> None:
         self._queue: deque[tuple[Any, str, str]] = deque()
+        self._first: deque[tuple[Any, str, str]] = deque()  # what goes before the queue
         self._kept: list[Any] = []  # keeps ids unique while the walk runs
         self._seen: set[int] = set()
         self._actions: dict[int, Callable[[Any, str, str], None] | None] = {}
         self._optimizers: list[tuple[Any, str, str]] = []
         self._graphs: list[tuple[Any, str, str]] = []
+        self._roots: dict[int, int] = {}  # id of a graph's first node to the id of its tensor
         self._names: dict[int, tuple[str, int]] = {}
         self._found: dict[tuple[str, int, int], _Found] = {}
         self._doors: dict[int, Doors] = {}
-        self._also: dict[int, str] = {}
-        self._shared: dict[tuple[str, int, int], str] = {}
+        self._sharing = Sharing()
         self._most_rank = OF_MODULE
         self._complete = True
-        self._deadline_ns = time.perf_counter_ns() + MOST_NS
-
-    def begin(self, namespace: Mapping[str, Any]) -> None:
-        """Look at these names when their turn comes."""
-        for name, value in items_of(namespace):
-            if type(name) is str:
-                self.add(value, name, name)
+        self._most_objects = 0
+        self._deadline_ns = 0
+        self._plain: set[str] = set()  # variables that are tensors themselves
+        self._go_first: set[int] = set()  # ids of classes
 
     def add(self, value: Any, name: str, variable: str) -> None:
         """Look at this object when its turn comes."""
@@ -146,31 +148,66 @@ class _Walk:
         number = id(value)
         if number in self._seen:
             if self._most_rank > RESULT:
-                self._also.setdefault(number, variable)
+                self._sharing.object_again(number, variable)
             return
         action = self._actions[kind] if kind in self._actions else self._action(type(value))
         if action is None:
             return
-        if len(self._seen) >= MOST_OBJECTS:
+        if len(self._seen) >= self._most_objects:
             self._complete = False
             return
         self._seen.add(number)
         self._kept.append(value)
-        self._queue.append((value, name, variable))
+        (self._first if kind in self._go_first else self._queue).append((value, name, variable))
 
-    def run(self, results: Mapping[str, Any]) -> None:
-        """Names first, then what optimizers hold, the same for ``results``, then what autograd graphs hold."""
-        self._look_at_all()
+    def run(
+        self, namespaces: Sequence[dict[str, Any]], around: Sequence[dict[str, Any]], results: Mapping[str, Any]
+    ) -> None:
+        """Names first, then what optimizers hold, the same for what is around and ``results``, then autograd graphs."""
+        for spaces, share in ((namespaces, _NAMES), (around, _AROUND)):
+            self._allow(share)
+            for namespace in spaces:
+                self._begin(namespace)
+            self._look_at_all()
+        self._allow(_RESULTS)
         self._most_rank = RESULT
         for name, value in results.items():
             self.add(value, name, name)
             self._look_at_all()
+        self._allow(_GRAPHS)
         nodes: set[int] = set()
-        for tensor, name, variable in self._graphs:
+        for tensor, name, variable in self._newest_graphs():
             self._walk_graph(tensor, name, variable, nodes)
+
+    def _begin(self, namespace: dict[str, Any]) -> None:
+        for name, value in self._items(namespace):
+            if type(name) is str:
+                self.add(value, name, name)
+                if self._actions.get(id(type(value))) == self._look_at_tensor:
+                    self._plain.add(name)
+
+    def _allow(self, share: float) -> None:
+        """This share of the limits from now on, and what is left of those before."""
+        self._most_objects += int(MOST_OBJECTS * share)
+        self._deadline_ns = max(self._deadline_ns, time.perf_counter_ns()) + int(MOST_NS * share)
+
+    def _newest_graphs(self) -> list[tuple[Any, str, str]]:
+        """The first tensor of each variable, then the last found first: what was recorded is at a list's end."""
+        first: dict[str, tuple[Any, str, str]] = {}
+        others = [one for one in self._graphs if first.setdefault(one[2], one) is not one]
+        return [*first.values(), *reversed(others)]
 
     def table(self, sizes: Mapping[tuple[int, int], tuple[int, int]]) -> tuple[tuple[Owner, ...], bool]:
         """What was found, the largest first, and whether it is all."""
+        others = {
+            key: self._sharing.others(key, one.variable, one.tensor)
+            for key, one in self._found.items()
+            if one.role in (TENSOR, GRAPH)
+        }
+        counts = Counter(self._found[key].variable for key in others)
+        counts.update(name for names in others.values() for name in names)
+        # Of equals the container, then the first.
+        ranks = {name: (count, name not in self._plain, -at) for at, (name, count) in enumerate(counts.items())}
         owners = [
             Owner(
                 address=address,
@@ -179,7 +216,7 @@ class _Walk:
                 name=one.name,
                 role=one.role,
                 variable=one.variable,
-                also=self._also_held(one, key),
+                also=largest_holder(one.variable, others.get(key, ()), ranks)[:LONGEST_NAME],
                 rounding=given - asked,
             )
             for key, one in self._found.items()
@@ -189,18 +226,9 @@ class _Walk:
         owners.sort(key=lambda owner: -owner.bytes)
         return tuple(owners[:MOST_OWNERS]), self._complete and len(owners) <= MOST_OWNERS
 
-    def _also_held(self, one: _Found, key: tuple[str, int, int]) -> str:
-        """Another variable that holds the same tensor, or a view of it."""
-        if one.role not in (TENSOR, GRAPH):
-            return ""
-        also = self._also.get(one.tensor, one.variable)
-        if also == one.variable and one.role == TENSOR:
-            also = self._shared.get(key, also)
-        return "" if also == one.variable else also[:LONGEST_NAME]
-
     def forget(self) -> None:
         """Let go of every object now: the actions are methods of this object, so it goes only with the collector."""
-        for held in (self._queue, self._kept, self._actions, self._doors, self._optimizers, self._graphs):
+        for held in (self._queue, self._first, self._kept, self._actions, self._doors, self._optimizers, self._graphs):
             held.clear()
 
     # -- the queue --
@@ -213,10 +241,11 @@ class _Walk:
 
     def _empty_queue(self) -> None:
         count = 0
-        while self._queue:
-            value, name, variable = self._queue.popleft()
+        while self._first or self._queue:
+            value, name, variable = (self._first or self._queue).popleft()
             count += 1
-            if count % 256 == 0 and self._is_late():
+            if count % 16 == 0 and self._is_late():  # one of them may hold ten thousand
+                self._first.clear()
                 self._queue.clear()
                 return
             action = self._action(type(value))
@@ -225,7 +254,7 @@ class _Walk:
                     action(value, name, variable)
 
     def _is_late(self) -> bool:
-        late = time.perf_counter_ns() > self._deadline_ns
+        late = time.perf_counter_ns() >= self._deadline_ns
         self._complete &= not late
         return late
 
@@ -233,8 +262,10 @@ class _Walk:
         """What to do with objects of this class, decided once."""
         number = id(kind)
         if number not in self._actions:
-            self._actions[number] = self._chosen(kind)
+            action = self._actions[number] = self._chosen(kind)
             self._kept.append(kind)
+            if action in (self._look_at_tensor, self._look_at_module, self._keep_optimizer):
+                self._go_first.add(number)
         return self._actions[number]
 
     def _chosen(self, kind: type) -> Callable[[Any, str, str], None] | None:
@@ -259,6 +290,8 @@ class _Walk:
             return self._look_at_function
         if kind is MethodType:
             return self._look_at_method
+        if id(kind) in OPAQUE:
+            return self._look_at_opaque
         if id(type) in bases or id(ModuleType) in bases or root_of(kind) in _SKIPPED:
             return None
         return self._look_at_instance
@@ -266,41 +299,42 @@ class _Walk:
     # -- containers --
 
     def _look_at_dict(self, value: Any, name: str, variable: str) -> None:
-        for key, item in self._some(dict.items(value), dict.__len__(value)):
+        for key, item in self._items(value):
             shown = repr(key) if type(key) is str or type(key) is int else "…"
             self.add(item, f"{name}[{shown}]", variable)
 
     def _look_at_list(self, value: Any, name: str, variable: str) -> None:
-        length = list.__len__(value)
-        half = objects.MOST_ITEMS // 2
-        if length > objects.MOST_ITEMS:  # what grows, grows at the end
-            self._complete = False
-            for at, item in enumerate(list.__getitem__(value, slice(length - half, length)), start=length - half):
-                self.add(item, f"{name}[{at}]", variable)
-            length = half
-        for at, item in enumerate(islice(list.__iter__(value), length)):
-            self.add(item, f"{name}[{at}]", variable)
+        self._add_ends(list.__iter__(value), list.__reversed__(value), list.__len__(value), name, variable)
 
     def _look_at_tuple(self, value: Any, name: str, variable: str) -> None:
-        for at, item in enumerate(self._some(tuple.__iter__(value), tuple.__len__(value))):
-            self.add(item, f"{name}[{at}]", variable)
-
-    def _look_at_set(self, value: Any, name: str, variable: str) -> None:
-        for item in self._some(set.__iter__(value), set.__len__(value)):
-            self.add(item, f"{name}[…]", variable)
-
-    def _look_at_frozenset(self, value: Any, name: str, variable: str) -> None:
-        for item in self._some(frozenset.__iter__(value), frozenset.__len__(value)):
-            self.add(item, f"{name}[…]", variable)
+        self._add_ends(tuple.__iter__(value), (), tuple.__len__(value), name, variable)
 
     def _look_at_deque(self, value: Any, name: str, variable: str) -> None:
-        for at, item in enumerate(self._some(deque.__iter__(value), deque.__len__(value))):
+        self._add_ends(deque.__iter__(value), deque.__reversed__(value), deque.__len__(value), name, variable)
+
+    def _look_at_set(self, value: Any, name: str, variable: str) -> None:
+        self._add_some(set.__iter__(value), set.__len__(value), name, variable)
+
+    def _look_at_frozenset(self, value: Any, name: str, variable: str) -> None:
+        self._add_some(frozenset.__iter__(value), frozenset.__len__(value), name, variable)
+
+    def _items(self, value: Any) -> list[tuple[Any, Any]]:
+        items = dict.items(value)
+        ends = self._ends(items, reversed(items), dict.__len__(value))
+        return [item for _, item in ends]
+
+    def _add_ends(self, ahead: Iterable[Any], behind: Iterable[Any], length: int, name: str, variable: str) -> None:
+        for at, item in self._ends(ahead, behind, length):
             self.add(item, f"{name}[{at}]", variable)
 
-    def _some(self, items: Iterable[Any], length: int) -> list[Any]:
-        if length > objects.MOST_ITEMS:
-            self._complete = False
-        return list(islice(items, objects.MOST_ITEMS))
+    def _add_some(self, items: Iterable[Any], length: int, name: str, variable: str) -> None:
+        self._complete &= length <= objects.MOST_ITEMS
+        for item in list(islice(items, objects.MOST_ITEMS)):
+            self.add(item, f"{name}[…]", variable)
+
+    def _ends(self, ahead: Iterable[Any], behind: Iterable[Any], length: int) -> list[tuple[int, Any]]:
+        self._complete &= length <= objects.MOST_ITEMS
+        return ends_of(ahead, behind, length)
 
     # -- instances --
 
@@ -321,6 +355,10 @@ class _Walk:
 
     def _look_at_method(self, value: Any, name: str, variable: str) -> None:
         self.add(_self_of(value), name, variable)
+
+    def _look_at_opaque(self, value: Any, name: str, variable: str) -> None:
+        for item in islice(gc.get_referents(value), objects.MOST_ITEMS):  # what the collector sees, and nothing runs
+            self.add(item, f"{name}()", variable)
 
     def _look_at_module(self, value: Any, name: str, variable: str) -> None:
         name = name.removesuffix(_WRAPPED)
@@ -398,8 +436,8 @@ class _Walk:
             return
         rank = min(rank, self._most_rank)
         known = self._found.get(key)
-        if known is not None and known.variable != variable and self._most_rank > RESULT:
-            self._shared.setdefault(key, variable)
+        if known is not None and (role == GRAPH or (known.variable != variable and self._most_rank > RESULT)):
+            self._sharing.storage_again(key, variable, of)
         if known is None or rank > known.rank:
             self._found[key] = _Found(name[:LONGEST_NAME], role, variable, size, rank, of)
 
@@ -407,9 +445,11 @@ class _Walk:
         """Keep what the graph behind a tensor has saved for its backward pass, under the tensor's name."""
         first = torch.Tensor.grad_fn.__get__(tensor)
         waiting = [] if first is None else [first]
+        self._roots.setdefault(id(first), id(tensor))
         while waiting:
             node = waiting.pop()
             if id(node) in nodes:
+                self._sharing.graph_again(self._roots.get(id(node), 0), variable, id(tensor))
                 continue
             if len(nodes) >= MOST_OBJECTS or (len(nodes) % 256 == 0 and self._is_late()):
                 self._complete = False

@@ -125,6 +125,7 @@ def live_record(
         baseline_ns=samples,
         baseline=name,
         baseline_closing=name == "after_first" and after.closed and len(after_ns) == 1,
+        baseline_host_ns=after.settled().host_ns() if name == "after" else (),
         wait_ns=wait_ns,
         profiled_ns=profiled_ns,
         closing_ns=tuple(steps.closing_ns),

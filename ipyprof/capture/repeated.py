@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from ipyprof.capture import holdings
 from ipyprof.capture.asked import repeated_runs
+from ipyprof.capture.holdings import Holdings
 from ipyprof.capture.interrupts import uninterrupted
 from ipyprof.capture.notes import Notes
 from ipyprof.capture.recording import HandOver, Recording
@@ -195,9 +195,8 @@ class RepeatedSession:
 
     def _failed_later(self, error: BaseException | None, notes: Notes) -> dict[str, Any]:
         """Fields of a recording that was complete before the cell ran out of memory; empty for other errors."""
-        known: dict[str, Any] = {"owners": ()}
-        holdings.look_at_error(known, self._options, notes, self._cell_name, error)
-        del known["owners"]
+        known: dict[str, Any] = {}
+        Holdings(known, self._options, notes, over=True).look_at_error(error, self._cell_name)
         return known if "out_of_memory" in known else {}
 
     def _status(self, text: str) -> None:

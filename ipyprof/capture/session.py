@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from ipyprof.capture import baseline, doors, holdings, nvml, probes
+from ipyprof.capture import baseline, doors, nvml, probes
+from ipyprof.capture.holdings import Holdings
 from ipyprof.capture.interrupts import uninterrupted
 from ipyprof.capture.notes import Notes
 from ipyprof.capture.phases import Course, Phase
@@ -82,6 +83,7 @@ class Session:
         self._device = nvml.DeviceReader()
         self._partial, self._taken = "", False
         self._notes = Notes()
+        self._holdings = Holdings(self._known, options, self._notes)
         self.result: Recording | None = None
 
     # -- what the cell runner calls --
@@ -156,7 +158,7 @@ class Session:
         if self.result is None:
             self._own_thread()
             with uninterrupted():
-                holdings.look_at_error(self._known, self._options, self._notes, self._cell_name, error)
+                self._holdings.look_at_error(error, self._cell_name)
                 self._notes.shielded(self._end, error)
                 self._notes.shielded(self._complete)
             self._ready.give(self.result)
@@ -263,6 +265,7 @@ class Session:
         self._say("recording the cell" if phase is Phase.COLD else f"recording {_count(active, 'step')}")
         try:
             self._synchronize()
+            self._holdings.begin()
             self._profiler.start()
         except Exception as failure:
             self._fail_to_start(failure)
@@ -349,7 +352,7 @@ class Session:
             self._notes.add("thread", "warn", "the run was ended from another thread, so its recording was given up")
         self._notes.shielded(self._synchronize)
         self._profiler.stop()
-        holdings.look(self._known, self._options, self._notes)
+        self._holdings.stop()
 
     def _drop(self) -> None:
         """Forget the cold recording."""

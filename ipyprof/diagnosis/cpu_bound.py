@@ -8,7 +8,7 @@ import numpy as np
 
 from ipyprof.analysis.intervals import coverage_before, union
 from ipyprof.analysis.profile import Profile
-from ipyprof.analysis.program import Float, Host, Program
+from ipyprof.analysis.program import Act, Float, Host, Program
 from ipyprof.diagnosis import thresholds, unstable_shapes
 from ipyprof.diagnosis.finding import Finding, Site, Where
 from ipyprof.diagnosis.judge import NS_PER_MS, absent, gain_of, is_found, judged, top_lines
@@ -23,14 +23,28 @@ LINES_REPLAYED = 5
 def host_work(profile: Profile, program: Program) -> Float:
     """(k,) ns in each gap of the host's own work: Python outside operators, and long operators that launch nothing.
 
-    0 where it is shorter than ``PYTHON_GAP_NS``: such stretches go with the launches around them. Loader time is not
-    among them.
+    0 where it is shorter than ``stretch_ns``. Loader time is not among them.
     """
     computing = _within(program, *_cpu_operators(profile))
     # What torch.compile does is a cause of its own.
     work = np.minimum(program.gap - program.gap_operator + computing, program.gap)
     work = np.maximum(work - _within(program, *unstable_shapes.compiling(profile)), 0.0)
-    return np.where((work >= thresholds.PYTHON_GAP_NS) & (program.gap_host == Host.CPU), work, 0.0)
+    return np.where((work >= stretch_ns(profile, program)) & (program.gap_host == Host.CPU), work, 0.0)
+
+
+def stretch_ns(profile: Profile, program: Program) -> float:
+    """How long a stretch of host work is at least; shorter ones go with the launches around them.
+
+    In a step of few launches a stretch may hold it back that would be lost among many.
+    """
+    if many_launches(program) or profile.step_ns is None:
+        return float(thresholds.PYTHON_GAP_NS)
+    return min(thresholds.FOUND_SHARE * profile.step_ns, thresholds.PYTHON_GAP_NS)
+
+
+def many_launches(program: Program) -> bool:
+    """Whether a step has so many launches that what lies between two of them belongs to launching."""
+    return float((program.act == Act.LAUNCH).sum()) / program.steps >= thresholds.MANY_LAUNCHES
 
 
 def kept_by_a_graph(profile: Profile, program: Program) -> Float:
@@ -50,8 +64,9 @@ def find(profile: Profile) -> Finding:
     assert program is not None
     gap = host_work(profile, program)
     long = gap > 0
+    over = f"over {time_text(stretch_ns(profile, program) / NS_PER_MS)} without a CUDA call"
     if not long.any():
-        return absent(profile, CAUSE, "no stretch of Python over 0.1 ms without a CUDA call")
+        return absent(profile, CAUSE, f"no stretch of Python {over}")
     gain = gain_of(profile, _without(program, gap))
     lines = top_lines(program.gap_line[long], gap[long])
     sites = []
@@ -68,7 +83,7 @@ def find(profile: Profile) -> Finding:
     sites.sort(key=lambda site: -(site.recoverable_ms or 0.0))
     total = time_text(float(gap[long].sum()) / program.steps / NS_PER_MS)
     at = f", most of it at line {sites[0].where.line}" if sites else ""
-    evidence = f"{total} of host work per step in stretches over 0.1 ms without a CUDA call{at}"
+    evidence = f"{total} of host work per step in stretches {over}{at}"
     return judged(
         profile,
         CAUSE,

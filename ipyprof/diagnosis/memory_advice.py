@@ -66,7 +66,7 @@ def fragmentation_advice(
 
 def _of_growth(one: Holding) -> str:
     size = size_text(one.bytes)
-    where = f" (line {one.line})" if one.line else ""
+    where = f" (line {one.line})" if one.line and f"line {one.line}" not in one.name else ""
     if one.name == "Out":
         return f"Out keeps {size} more after each step: end the line with a semicolon, or empty it with %reset out."
     if one.role == TENSORS:

@@ -81,7 +81,8 @@ def sentence(joint: Joint) -> str:
         return f"could not tell who is late: {f'rank {number_list(joint.missing)} missing' if gone else found.reason}"
     most = time_text(max(found.worst_ns, 0.0) / 1e6)
     if found.state == "varying":
-        return f"no rank is the late one: on each step another rank is late, by at most {most}{_share(found, found.worst_ns)}"
+        most += _share(found, found.worst_ns)
+        return f"no rank is the late one: on each step another rank is late, by at most {most}"
     usual = time_text(max(found.usual_ns, 0.0) / 1e6)
     behind = f"{usual}{_share(found, found.usual_ns)} behind the others"
     return (

@@ -48,8 +48,8 @@ PINNED_RATE_UNKNOWN = 25e9
 PYTHON_GAP_NS = 100_000
 # One launch of a captured graph on the host (measured 5 to 12 us for 280 nodes on an H200).
 GRAPH_LAUNCH_NS = 10_000.0
-# A graph has nothing to save below this many launches in a step.
-GRAPH_LEAST_LAUNCHES = 10
+# From so many launches in a step on, what lies between two of them belongs to launching, unless it is long.
+MANY_LAUNCHES = 10
 
 # Recording may make the step this many times as long before taking its cost out is called hedged. What is less is
 # measured and taken out: 45 of 111 recordings on an H200 were 1.15 to 1.95 times as long.
@@ -87,6 +87,10 @@ GROWTH_BYTES = 1_000_000
 # it in every step (growing_history_capped) had 14 % of it unused.
 FRAGMENTED_SHARE = 0.05
 NEARLY_FULL_SHARE = 0.10
+
+# The heartbeat's peak and torch's own agree within one block: small ones come from segments of 2 MiB
+# (CUDACachingAllocator.cpp, kSmallBuffer). Set by no run: both come from the same counter.
+SAME_PEAK_BYTES = 2 << 20
 
 # Another process that computes for at least this share of the time takes it from the steps.
 OTHERS_BUSY_SHARE = 0.01

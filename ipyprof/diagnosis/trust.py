@@ -12,7 +12,7 @@ from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.steps import ends_early
 from ipyprof.diagnosis import device_state, thresholds
 from ipyprof.diagnosis.clocks import clocks
-from ipyprof.formatting import overhead_text, percent_short, plural
+from ipyprof.formatting import overhead_text, percent_short, plural, size_text
 from ipyprof.trace.pieces import BROKEN, BROKEN_END, ENDS_EARLY, HOLES, REPAIRED
 
 NAMED_STEPS = 8
@@ -191,10 +191,33 @@ def _memory(profile: Profile) -> Iterator[Check]:
         verb = "does" if missing == 1 else "do"
         text = f"{plural(missing, 'memory record')} {verb} not add up: the heartbeat may be incomplete"
         yield Check(check="memory", status="warn", text=text)
+    yield from _peaks(profile)
     refused = sum(one.count for one in profile.memory.refused)
     if refused:
         text = f"{plural(refused, 'request')} for memory failed in the recorded steps, and the cell went on"
         yield Check(check="out of memory", status="warn", text=text)
+
+
+def _peaks(profile: Profile) -> Iterator[Check]:
+    """Whether the heartbeat's peak is torch's own, where torch's lies in the recording: a thread may be missing."""
+    states = {state.device: state for state in profile.live.allocator} if profile.live is not None else {}
+    same = []
+    for view in profile.memory.devices:
+        state = states.get(view.device)
+        if state is None or state.peak_bytes is None:
+            continue
+        lacking = state.peak_bytes - view.peak_bytes
+        if abs(lacking) <= thresholds.SAME_PEAK_BYTES:
+            same.append(view.device)
+        elif lacking > 0 and state.peak_bytes > (state.peak_before_bytes or 0):
+            text = (
+                f"torch's own peak of GPU {view.device} is {size_text(state.peak_bytes)}, the heartbeat's "
+                f"{size_text(view.peak_bytes)}: allocations are missing, such as those of other threads"
+            )
+            yield Check(check="memory peak", status="warn", text=text)
+    if same:
+        text = "the heartbeat's peak agrees with torch.cuda.max_memory_allocated()"
+        yield Check(check="memory peak", status="ok", text=text)
 
 
 def _damage(profile: Profile) -> Iterator[Check]:

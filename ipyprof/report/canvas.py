@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -36,12 +37,33 @@ _MISSING_GLYPH = "□"
 _HEAVIER = 0.35
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """A plain word of a picture that the page writes over it: it then has the theme's own colour, which no grey that is
+    drawn can match in dark and light. ``left`` and ``top`` are shares of the picture; ``align`` says which point of the
+    word is at ``left``, its vertical centre is at ``top``."""
+
+    text: str
+    left: float
+    top: float
+    align: str
+
+
+class Drawn(NamedTuple):
+    """A picture, what it shows in words, and the words that the page writes over it."""
+
+    png: bytes
+    alt: str
+    words: tuple[Word, ...] = ()
+
+
 class Picture:
     """A transparent picture of ``width`` × ``height`` CSS pixels; (0, 0) is the upper left corner."""
 
     def __init__(self, width: float, height: float) -> None:
         self.width = width
         self.height = height
+        self._words: list[Word] = []
         plain: Any = "none"  # no layout engine: the user's rcParams may name one
         self._figure: Any = Figure(
             figsize=(width / 72, height / 72), dpi=_DPI, facecolor="none", edgecolor="none", layout=plain, linewidth=0
@@ -127,6 +149,15 @@ class Picture:
     ) -> None:
         """``text`` with its vertical centre at ``down``; ``align`` says which point of it is at ``across``."""
         self._figure.add_artist(self._text(across, down, text, colour, size, bold, align))
+
+    def word(self, across: float, down: float, text: str, *, align: str = "left") -> None:
+        """``text`` as ``text`` draws it, left to the page."""
+        line = " ".join(text.split())
+        self._words.append(Word(text=line, left=across / self.width, top=down / self.height, align=align))
+
+    def drawn(self, alt: str) -> Drawn:
+        """The picture with ``alt`` and its words."""
+        return Drawn(self.png(), alt, tuple(self._words))
 
     def text_width(self, text: str, *, size: float = 11, bold: bool = False) -> float:
         artist = self._text(0, 0, text, GREY, size, bold, "left")

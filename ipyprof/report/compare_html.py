@@ -43,11 +43,20 @@ from ipyprof.report.markup import (
     title,
 )
 from ipyprof.report.plots import DONUT_SIZE, donut
-from ipyprof.report.sections import diff_block, fact_tiles, step_bar
+from ipyprof.report.sections import (
+    RED_CAPTION,
+    RING_CAPTION,
+    diff_block,
+    eyebrow_line,
+    fact_tiles,
+    headline_line,
+    step_bar,
+)
 from ipyprof.report.significance import FASTER, SLOWER
 
 TOP = 10
 CODE_LINES = 8
+_CLOSE = "padding:1px 5px"
 
 
 def render_comparison(found: Comparison) -> str:
@@ -74,15 +83,7 @@ def _head(found: Comparison) -> str:
         escape(after.device),
         escape(after.how),
     ]
-    dot = "&nbsp; · &nbsp;"
-    lines = [
-        div(dot.join(part for part in eyebrow if part), f"{SMALL};opacity:.8;word-wrap:break-word"),
-        div(
-            escape(found.headline),
-            "font-size:20px;line-height:25px;font-weight:bold;margin:2px 0 5px 0;max-width:980px",
-        ),
-    ]
-    lines.append(fact_tiles(comparison_facts(found)))
+    lines = [eyebrow_line(eyebrow), headline_line(found.headline), fact_tiles(comparison_facts(found))]
     if found.warnings:
         mark = chip("! compare with care", ACCENT, ACCENT_INK)
         lines.append(div(f"{mark}&nbsp; {' &nbsp;·&nbsp; '.join(map(escape, found.warnings))}", "margin:5px 0 0 0"))
@@ -97,38 +98,40 @@ def _step(found: Comparison) -> str:
     head = title("One step", "both bars on the same scale")
     runs = (found.before, found.after)
     scale = max(run.step_ms or 0.0 for run in runs)
-    rings, bars = "", ""
+    rings, bars, marked = "", "", False
     for run, name, number in zip(runs, ("before", "after"), samples_text(found), strict=True):
         culprit = culprit_of(run.cause)
         parts = step_parts(run.breakdown, culprit)
         if not parts or not run.step_ms:
             continue
-        rings += div(picture(*donut(parts, run.step_ms, culprit=culprit, caption=name), DONUT_SIZE[0]))
+        marked = marked or culprit is not None
+        ring = picture(*donut(parts, run.step_ms, culprit=culprit, caption=name), DONUT_SIZE[0])
+        rings += div(ring, f"flex:1 1 260px;max-width:{DONUT_SIZE[0]}px")  # side by side in a browser 800 wide too
         bars += step_bar(name, number, parts, scale, culprit)
     if not bars:
         return columns_row(head + note("The steps were not measured."), _numbers(found))
     works = any(one.before_ms or one.after_ms for one in found.parts if BY_NAME[one.name].works)
-    rings_mean = "thick ring: GPU works &nbsp;&nbsp; thin ring: GPU waits" if works else "the host's steps: no GPU time"
-    caption = div(rings_mean, f"{SMALL};text-align:center")
+    rings_mean = RING_CAPTION if works else "the host's steps: no GPU time"
+    caption = div(rings_mean + (RED_CAPTION if marked else ""), f"{SMALL};text-align:center")
     drawn = div(rings, "display:flex;flex-wrap:wrap;justify-content:space-around;gap:4px 12px")
     return columns_row(head + drawn + caption + bars, _numbers(found))
 
 
 def _numbers(found: Comparison) -> str:
     titles = row(
-        cell("", header=True, style="padding-left:0"),
-        cell("before", align="right", header=True),
-        cell("after", align="right", header=True),
-        cell("ratio", align="right", header=True, style="padding-right:0"),
+        cell("", header=True, style=f"{_CLOSE};padding-left:0"),
+        cell("before", align="right", header=True, style=_CLOSE),
+        cell("after", align="right", header=True, style=_CLOSE),
+        cell("ratio", align="right", header=True, style=f"{_CLOSE};padding-right:0"),
     )
     body = ""
     for pair in table_numbers(found):
         before, after, ratio = pair_texts(pair)
         body += row(
-            cell(escape(pair.name), style="padding-left:0"),
-            cell(escape(before), align="right"),
-            cell(escape(after), align="right"),
-            cell(escape(ratio), align="right", style="padding-right:0"),
+            cell(escape(pair.name), style=f"{_CLOSE};padding-left:0"),
+            cell(escape(before), align="right", style=_CLOSE),
+            cell(escape(after), align="right", style=_CLOSE),
+            cell(escape(ratio), align="right", style=f"{_CLOSE};padding-right:0"),
         )
     text = found.significance.text
     interval = interval_text(found)

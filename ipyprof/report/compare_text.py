@@ -98,7 +98,7 @@ def _right(text: str, width: int) -> str:
 
 
 def _operators(found: Comparison, width: int) -> list[str]:
-    name = "Operators, device self time" if found.on_device else "Recorded host self time"
+    name = "Operators, GPU self time" if found.on_device else "Recorded host self time"
     shown = found.operators[:TOP]
     total = max((max(one.before_ms or 0.0, one.after_ms or 0.0) for one in shown), default=0.0)
     lines = _rows(shown, name, total, width, parts=False)

@@ -56,6 +56,12 @@ def comparison_facts(found: Comparison) -> tuple[Fact, ...]:
     return (*facts, Fact(name="now holding it back", value=now))
 
 
+def change_text(found: Comparison) -> str:
+    """The answer and the step of both: ``faster, 57.0 → 15.1 ms``."""
+    step = next((pair for pair in found.numbers if pair.name == "step"), None)
+    return found.significance.answer + (f", {pair_arrow(step)}" if step is not None else "")
+
+
 def table_numbers(found: Comparison) -> tuple[Pair, ...]:
     """The numbers of the table; the step stands in the bars."""
     return tuple(pair for pair in found.numbers if pair.name != "step")

@@ -122,6 +122,18 @@ class Comparison:
                 row["change_ms"] = Row(**row).change_ms
         return {"schema": plain.pop("schema"), **plain}
 
+    def __repr__(self) -> str:
+        """Such as ``<Comparison before → after: faster, 57.0 → 15.1 ms>``."""
+        from ipyprof.report.compare_words import ARROW, change_text
+
+        return f"<Comparison {self.before.label}{ARROW}{self.after.label}: {change_text(self)}>"
+
+    def __str__(self) -> str:
+        """What a terminal shows."""
+        from ipyprof.report.compare_text import comparison_text
+
+        return comparison_text(self).rstrip("\n")
+
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """The text and the card, for the notebook's display system."""
         from ipyprof.report.compare_html import render_comparison

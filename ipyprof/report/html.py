@@ -7,7 +7,7 @@ the verdict down.
 from __future__ import annotations
 
 from ipyprof.report.lines import lines_height, lines_section
-from ipyprof.report.markup import card, columns_row, details, escape, section, title
+from ipyprof.report.markup import card, columns_row, details, escape_attribute, section, title
 from ipyprof.report.memory_section import failure_height, failure_section, holders_height, holders_section
 from ipyprof.report.rank_section import ranks_height, ranks_section
 from ipyprof.report.report import Report
@@ -81,7 +81,7 @@ def whole_page(headline: str, content: str) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(f'ipyprof: {headline}')}</title>\n</head>\n"
+        f"<title>{escape_attribute(f'ipyprof: {headline}')}</title>\n</head>\n"
         f'<body style="margin:16px 20px">\n{content}\n</body>\n</html>\n'
     )
 

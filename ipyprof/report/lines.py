@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipyprof.formatting import NOT_MEASURED, columns, count_cell, plural, shorten, size_text, time_cell
+from ipyprof.formatting import NOT_MEASURED, columns, count_cell, plural, shorten, size_text, step_cell
 from ipyprof.report.categories import ACCENT, KERNEL, LOADER, PYTHON, RULE
 from ipyprof.report.markup import (
     CARD,
@@ -29,8 +29,10 @@ from ipyprof.report.words import leading_line
 
 LINES_SHOWN = 24
 SOURCE_COLUMNS = 92
+_NARROW_COLUMNS = 30  # what a browser 800 wide has room for
 _COLUMN = 7.25  # pixels of a character of code
 _COLUMNS = {"device_ms": 115, "host_ms": 115, "sync_count": 65, "peak_bytes": 85}  # pixels of what stands beside it
+_GPU_CAUSES = frozenset(("transfer", "communication", "tensor_cores", "misaligned_shapes", "memory_bound"))
 _NO_PEAK = "–"
 _COST = "padding-left:4px;padding-right:6px"
 _FILLING = f"width:100%;{ELLIPSIS};padding-left:0"
@@ -49,7 +51,7 @@ def lines_section(report: Report) -> str:
     device_total = sum(line.device_ms or 0.0 for line in lines)
     host_total = sum(line.host_ms or 0.0 for line in lines)
     most = max([*(line.device_ms or 0.0 for line in lines), *(line.host_ms or 0.0 for line in lines), 1e-12])
-    gpu_leads = report.verdict.bound.startswith("GPU")
+    guilty = _guilty(report.verdict.cause, device=device)
     titles = [cell("", header=True), cell("your cell", header=True, style="padding-left:0")]
     titles += [cell("GPU ms", align="right", header=True, style=_COST), cell("", header=True)] if device else []
     titles += [cell("host ms", align="right", header=True, style=_COST), cell("", header=True)]
@@ -71,12 +73,12 @@ def lines_section(report: Report) -> str:
             cell(_source(kept.source), style=_FILLING),
         ]
         if device:
-            cells += _cost(kept.device_ms, device_total, most, KERNEL.fill, bold=leads and gpu_leads)
+            cells += _cost(kept.device_ms, device_total, most, KERNEL.fill, bold=leads and guilty == "device_ms")
         fill = LOADER.fill if leads and report.verdict.cause == "data_loading" else PYTHON.fill
-        cells += _cost(kept.host_ms, host_total, most, fill, bold=leads and not (gpu_leads and device))
+        cells += _cost(kept.host_ms, host_total, most, fill, bold=leads and guilty == "host_ms")
         if syncs:
             number = count_cell(kept.sync_count)
-            shown = f"<b>{number}</b>" if leads and kept.sync_count else number
+            shown = f"<b>{number}</b>" if leads and guilty == "sync_count" else number
             cells.append(cell(shown, align="right", style=_COST))
         if peaks:
             peak = size_text(kept.peak_bytes) if kept.peak_bytes is not None else muted(_NO_PEAK)
@@ -86,11 +88,11 @@ def lines_section(report: Report) -> str:
     last = [cell("", style=rule), cell("<b>all lines</b>", style=f"padding-left:0;{rule}")]
     if device:
         last += [
-            cell(f"<b>{time_cell(device_total, device_total)}</b>", align="right", style=f"{_COST};{rule}"),
+            cell(f"<b>{step_cell(device_total, device_total)}</b>", align="right", style=f"{_COST};{rule}"),
             cell("", style=rule),
         ]
     last += [
-        cell(f"<b>{time_cell(host_total, host_total)}</b>", align="right", style=f"{_COST};{rule}"),
+        cell(f"<b>{step_cell(host_total, host_total)}</b>", align="right", style=f"{_COST};{rule}"),
         cell("", style=rule),
     ]
     if syncs:
@@ -132,19 +134,27 @@ def lines_height(report: Report) -> int:
     return height + (40 if _table_width(report.lines) > MAIN else 0)
 
 
+def _guilty(cause: str, *, device: bool) -> str:
+    """The column whose number the verdict speaks of: bold on its line."""
+    if not device:
+        return "host_ms"
+    return "device_ms" if cause in _GPU_CAUSES else "sync_count" if cause == "host_sync" else "host_ms"
+
+
 def _measured(lines: Sequence[Line], name: str) -> bool:
     return any(getattr(line, name) is not None for line in lines)
 
 
 def _source(source: str) -> str:
-    """One line of code with its indentation, the full line on hover where it was shortened."""
+    """One line of code with its indentation, the full line on hover where a narrow page may shorten it."""
     line = source.expandtabs(4).rstrip("\n")
     short = shorten(line, SOURCE_COLUMNS)
-    return span(mono(short, indent=True), "white-space:nowrap", title="" if short == line else line[:1000])
+    whole = line.strip()[:1000] if columns(line) > _NARROW_COLUMNS else ""
+    return span(mono(short, indent=True), "white-space:nowrap", title=whole)
 
 
 def _cost(ms: float | None, total: float, most: float, fill: str, *, bold: bool) -> list[str]:
-    number = time_cell(ms, total)
+    number = step_cell(ms, total)
     drawn = bar(ms / most, fill, width="38px") if ms else ""
     return [
         cell(f"<b>{number}</b>" if bold else number, align="right", style=_COST),

@@ -1,16 +1,22 @@
 """HTML in style attributes: the few elements that the dashboard is made of, escaped by default.
 
 JupyterLab stripes table rows, fixes columns and colours code; each style here undoes that. Text gets no colour, so
-that it inherits the theme's.
+that it inherits the theme's. A table has hundreds of cells, so a cell says only what differs from what every front end
+does by itself, and nothing twice.
 """
 
 from __future__ import annotations
 
 import base64
 import html
+import re
+from typing import TYPE_CHECKING
 
 from ipyprof.formatting import columns, printable, shorten
 from ipyprof.report.categories import RULE, TRACK
+
+if TYPE_CHECKING:
+    from ipyprof.report.canvas import Drawn, Word
 
 CARD = 1080
 MAIN = 700
@@ -20,19 +26,31 @@ MUTED = "opacity:.72"
 ELLIPSIS = "max-width:0;min-width:132px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 SMALL = "font-size:12px;line-height:17px"
 _FONT = "font-family:'Helvetica Neue','Segoe UI',Arial,sans-serif"
-_MONO = "font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;font-size:12px"
-_CELL = "background:transparent;border:0;padding:1px 10px;line-height:16px;font-size:13px;vertical-align:middle"
+_MONO = "font-family:Menlo,Consolas,monospace;font-size:12px"
+_MATHEMATICS = frozenset("$\\")
+_DELIMITER = re.compile(r"[$\\]")
+_CELL = "padding:1px 10px;line-height:16px"
 
 
 def escape(text: str) -> str:
-    """``text`` safe inside elements and attributes, control characters and lone surrogates replaced."""
+    """``text`` safe inside elements, control characters and lone surrogates replaced.
+
+    JupyterLab typesets what stands between two ``$`` or behind a backslash; it looks for them in one run of text, so
+    each gets an element of its own.
+    """
+    safe = escape_attribute(text)
+    return safe if _MATHEMATICS.isdisjoint(safe) else _DELIMITER.sub(r"<span>\g<0></span>", safe)
+
+
+def escape_attribute(text: str) -> str:
+    """``text`` safe inside attributes, and where no element may stand; else as ``escape``."""
     return html.escape(printable(text), quote=True)
 
 
 def element(tag: str, content: str, style: str = "", **attributes: str) -> str:
     """``<tag style=... ...>content</tag>``; ``content`` is HTML, attribute values are text."""
     parts = [f' style="{html.escape(style, quote=True)}"'] if style else []
-    parts += [f' {name}="{escape(value)}"' for name, value in attributes.items() if value]
+    parts += [f' {name}="{escape_attribute(value)}"' for name, value in attributes.items() if value]
     return f"<{tag}{''.join(parts)}>{content}</{tag}>"
 
 
@@ -62,7 +80,8 @@ def code_name(text: str, width: int) -> str:
     """A name as code on one line, at most ``width`` columns, the full one on hover."""
     line = " ".join(text.split())
     short = shorten(line, width)
-    return span(mono(short), "white-space:nowrap", title="" if short == line else shorten(line, 1000))
+    look = f"{_MONO};white-space:nowrap"
+    return span(escape(short), look, title="" if short == line else shorten(line, 1000))
 
 
 def title(name: str, more: str = "") -> str:
@@ -109,25 +128,40 @@ def bar(share: float, fill: str, *, width: str = "100%", track: bool = False) ->
     """A bar of 9 px; a share above 0 is at least a hair wide."""
     length = f"{max(min(share, 1.0) * 100, 0.8):.1f}%" if share > 0 else "0"
     inner = div("", f"width:{length};height:9px;background:{fill};border-radius:1px")
+    if width == "100%" and not track:
+        return inner
     background = f";background:{TRACK}" if track else ""
     return div(inner, f"width:{width};height:9px{background}")
 
 
 def cell(content: str, *, align: str = "left", style: str = "", span_columns: int = 1, header: bool = False) -> str:
-    look = f"{_CELL};text-align:{align}"
+    """A cell; of declarations in ``style`` that are made twice the last one holds."""
+    look = [_CELL]
+    if align == "left":
+        look.append("text-align:left")  # JupyterLab puts every cell's text at the right
     if header:
-        look += ";font-size:12px;font-weight:normal;white-space:nowrap"
+        look.append("font-size:12px;font-weight:normal;white-space:nowrap")
         content = muted(content)
-    if align == "right":
-        look += ";white-space:nowrap"
-    if style:
-        look += f";{style}"
+    elif align == "right" and " " in content:
+        look.append("white-space:nowrap")
     more = {"colspan": str(span_columns)} if span_columns > 1 else {}
-    return element("th" if header else "td", content, look, align=align, **more)
+    if header or align != "left":
+        more["align"] = align
+    return element("th" if header else "td", content, _declared(";".join((*look, style))), **more)
 
 
 def row(*cells: str, style: str = "") -> str:
-    return element("tr", "".join(cells), f"background:transparent;border:0{';' + style if style else ''}")
+    return element("tr", "".join(cells), f"background:transparent{';' + style if style else ''}")
+
+
+def _declared(style: str) -> str:
+    """``style`` with each property once, as it was said last."""
+    said: dict[str, str] = {}
+    for part in filter(None, style.split(";")):
+        name, value = part.split(":", 1)
+        said.pop(name, None)
+        said[name] = value
+    return ";".join(f"{name}:{value}" for name, value in said.items())
 
 
 def table(head: str, body: str, style: str = "") -> str:
@@ -143,7 +177,25 @@ def picture(png: bytes, alt: str, width: float) -> str:
     """The PNG as a ``data:`` image, ``width`` CSS pixels wide or as wide as the page allows."""
     data = base64.b64encode(png).decode("ascii")
     style = f"width:{width:.0f}px;max-width:100%;height:auto;display:block;margin:0;background:transparent"
-    return f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}" width="{width:.0f}" style="{style}">'
+    return f'<img src="data:image/png;base64,{data}" alt="{escape_attribute(alt)}" width="{width:.0f}" style="{style}">'
+
+
+def figure(drawn: Drawn, width: float) -> str:
+    """The picture with its words over it, each at its place however wide the page lets the picture be."""
+    words = " ".join(_placed(word) for word in drawn.words)
+    look = f"position:relative;width:{width:.0f}px;max-width:100%;font-size:11px;line-height:14px;white-space:nowrap"
+    return div(picture(drawn.png, drawn.alt, width) + words, look)
+
+
+def _placed(word: Word) -> str:
+    place = f"left:{word.left:.2%}"
+    if word.align == "right":
+        place = f"right:{1 - word.left:.2%}"
+        if columns(word.text) > 8:
+            place += f";max-width:{word.left:.1%};overflow:hidden;text-overflow:ellipsis"
+    elif word.align == "center":
+        place += ";width:0;display:flex;justify-content:center"
+    return span(escape(word.text), f"position:absolute;margin-top:-7px;top:{word.top:.1%};{place};{MUTED}")
 
 
 def details(summary: str, content: str, *, more: str = "") -> str:

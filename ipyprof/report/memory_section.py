@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ipyprof.formatting import NOT_MEASURED, percent_cell, percent_whole, plural, shorten, size_text, time_text
+from ipyprof.formatting import (
+    NOT_MEASURED,
+    percent_cell,
+    percent_whole,
+    plural,
+    shorten,
+    size_text,
+    time_text,
+    unbroken,
+)
 from ipyprof.report.categories import ACCENT, ACCENT_INK, MEMORY
 from ipyprof.report.failed import failed_request, memory_facts
 from ipyprof.report.markup import (
+    ELLIPSIS,
     SMALL,
     bar,
     cell,
@@ -18,9 +28,9 @@ from ipyprof.report.markup import (
     details,
     div,
     escape,
+    figure,
     muted,
     note,
-    picture,
     row,
     table,
     title,
@@ -205,7 +215,7 @@ def _device_curves(report: Report) -> str:
     for one in (memory_facts(report).get("devices") or ())[:CURVES_SHOWN]:
         picture_of = heartbeat(one, memories.get(one["device"]))
         if picture_of is not None:
-            drawn.append(muted(f"GPU {one['device']}") + picture(*picture_of, HEARTBEAT_SIZE[0]))
+            drawn.append(muted(f"GPU {one['device']}") + figure(picture_of, HEARTBEAT_SIZE[0]))
     return details("Heartbeats of the other GPUs", "".join(map(div, drawn))) if drawn else ""
 
 
@@ -254,10 +264,10 @@ def _rows(holders: Sequence[Mapping[str, Any]], parts: Mapping[str, Any], total:
                 f"{shorten(str(layer), 40)} {percent_whole(size / max(one['bytes'], 1))}"
                 for layer, size in layers[:PARTS_SHOWN]
             )
-            name += div(muted(escape(shown)), SMALL)
+            name += div(muted(escape(unbroken(shown))), f"{SMALL};white-space:normal")
         yield row(
-            cell(name),
-            cell(bar(max(one["bytes"], 0) / largest, MEMORY, width="110px"), style="vertical-align:middle"),
+            cell(name, style=f"width:66%;{ELLIPSIS}"),
+            cell(bar(max(one["bytes"], 0) / largest, MEMORY, width="56px"), style="vertical-align:middle"),
             cell(size_text(one["bytes"]), align="right", style=_NUMBER),
             cell(percent_cell(share), align="right", style=_NUMBER),
             *((cell(str(one["line"]) if one.get("line") else "", align="right"),) if lines else ()),

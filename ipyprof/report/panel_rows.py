@@ -139,9 +139,9 @@ def rows_table(rows: Sequence[PanelRow], every: Sequence[PanelRow], *, name: str
         _cell(name, header=True, style=_NAME),
         _cell("", header=True),
         *(_cell(text, align="right", header=True) for text in ("GPU ms" if device else "", "%", "host ms", "calls")),
-        *([_cell("with inner", align="right", header=True)] if totals else []),
+        *([_cell("with inner", align="right", style="white-space:normal", header=True)] if totals else []),
         *([_cell("bound by", header=True)] if bounds else []),
-        *([_cell("Tensor Cores", header=True)] if cores else []),
+        *([_cell("Tensor Cores", style="white-space:normal", header=True)] if cores else []),
     ]
     body = ""
     for number, one in enumerate(rows[:limit], start=1):

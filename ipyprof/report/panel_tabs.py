@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 
 from ipyprof.formatting import percent_whole, size_text, time_text
+from ipyprof.report.canvas import Drawn
 from ipyprof.report.categories import ACCENT
 from ipyprof.report.failed import memory_facts
-from ipyprof.report.markup import SMALL, card, div, escape, mono, note, picture
+from ipyprof.report.markup import SMALL, card, div, escape, figure, mono, note
 from ipyprof.report.memory_facts import moments_at
-from ipyprof.report.plots import HEARTBEAT_SIZE, heartbeat
+from ipyprof.report.plots import CURVE, HEARTBEAT_SIZE, heartbeat
 from ipyprof.report.report import MemoryView, Report
 from ipyprof.report.timeline import WIDTH, timeline
 from ipyprof.report.words import steps_text
 
-# Where the curve begins and ends in the heartbeat's picture, in its pixels.
-CURVE = (48.0, HEARTBEAT_SIZE[0] - 8.0)
 UPPER, LOWER = 20.0, 18.0  # from the picture's top and bottom
 HOLDERS_SHOWN = 6
 _LONG = {"description_width": "90px"}
@@ -56,13 +55,13 @@ def memory_tab(report: Report) -> Any | None:
     return ipywidgets.VBox([choice, shown])
 
 
-def _memory_cursor(report: Report, view: Mapping[str, Any], memory: MemoryView | None, drawn: tuple[bytes, str]) -> Any:
+def _memory_cursor(report: Report, view: Mapping[str, Any], memory: MemoryView | None, drawn: Drawn) -> Any:
     """One heartbeat, a slider along it, and what is allocated there."""
     import ipywidgets
 
     first, last = float(view["time_ms"][0]), float(view["time_ms"][-1])
     width, height = HEARTBEAT_SIZE
-    image = picture(*drawn, width)
+    image = figure(drawn, width)
     slider = ipywidgets.FloatSlider(
         value=first,
         min=first,
@@ -146,7 +145,7 @@ def timeline_tab(report: Report) -> Any | None:
 
     def show(begin: float, end: float) -> None:
         part = timeline(zoomed(view, begin, end))
-        shown.value = card(picture(*part, WIDTH) if part is not None else note("Nothing is there."))
+        shown.value = card(figure(part, WIDTH) if part is not None else note("Nothing is there."))
 
     slider.observe(lambda change: show(*change["new"]), names="value")
     show(first, last)

@@ -1,4 +1,5 @@
-"""Two pictures: the donut of one step and the heartbeat of memory. Each comes as PNG bytes with its alt text."""
+"""Two pictures: the donut of one step and the heartbeat of memory. Each comes as PNG bytes with its alt text; what
+stands at the axes of the heartbeat is left to the page."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipyprof.formatting import percent_whole, shorten, size_text, size_tick, time_text
-from ipyprof.report.canvas import GREY, Picture, drawable
+from ipyprof.report.canvas import GREY, Drawn, Picture, drawable
 from ipyprof.report.categories import ACCENT, MEMORY, MEMORY_INK, OTHER, OUTLINE, Category, Part
 from ipyprof.report.report import MemoryView
 
@@ -19,8 +20,11 @@ Floats = npt.NDArray[np.float64]
 
 DONUT_SIZE = (336, 152)
 HEARTBEAT_SIZE = (700, 118)
+CURVE = (54.0, HEARTBEAT_SIZE[0] - 8.0)  # where the curve of memory begins and ends, in pixels
 MERGED_SHARE = 0.03
 _LABEL_HEIGHT = 20.5
+_BESIDE = 14.0  # between the ring and its labels
+_MOST_ASIDE = 30.0
 
 
 def donut(
@@ -36,7 +40,7 @@ def donut(
     """
     width, height = DONUT_SIZE
     picture = Picture(width, height)
-    across, down, radius = width / 2, height / 2, 60.0
+    down, radius = height / 2, 60.0
     kept = [
         part
         for part in parts
@@ -46,6 +50,7 @@ def donut(
     slices = [(part.category, part.share, f"{part.category.short} {percent_whole(part.share)}") for part in kept]
     if rest > 1e-9:
         slices.append((OTHER, rest, f"rest {percent_whole(rest)}"))
+    across = _across(picture, slices, radius)
     start = 0.0
     anchors: list[tuple[float, str, Category]] = []
     for category, share, text in slices:
@@ -75,7 +80,7 @@ def donut(
     return picture.png(), f"Step of {time_text(step_ms)} as a ring: {named}."
 
 
-def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> tuple[bytes, str] | None:
+def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> Drawn | None:
     """Memory over the recorded steps with its peak, or ``None`` where ``view`` holds no curve.
 
     Args:
@@ -96,7 +101,7 @@ def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> tuple[bytes
 
     width, height = HEARTBEAT_SIZE
     picture = Picture(width, height)
-    left, right, upper, lower = 48.0, width - 8.0, 26.0, height - 20.0
+    (left, right), upper, lower = CURVE, 26.0, height - 20.0
 
     def x(ms: Floats | float) -> Any:
         return left + (np.asarray(ms) - first) / (last - first) * (right - left)
@@ -113,7 +118,7 @@ def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> tuple[bytes
         if end - mark > 0.002 * (last - first):
             picture.line([(x(mark), upper), (x(mark), lower + 4)], GREY, width=0.8)
             if float(x(end)) - float(x(mark)) > 60:
-                picture.text(float(x(mark)) + 4, lower + 11, f"step {number}")
+                picture.word(float(x(mark)) + 4, lower + 11, f"step {number}")
     picture.line([(left, lower), (right, lower)], GREY, width=0.8)
     for call in view.get("calls_ms") or ():
         if first <= call <= last:
@@ -124,7 +129,7 @@ def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> tuple[bytes
         picture.line(np.column_stack([x(line[:, 0]), y(line[:, 1])]), MEMORY, width=1, dashes=(4, 3))
     picture.line(points, MEMORY, width=1.4)
     for tick in _size_ticks(top):
-        picture.text(left - 6, float(y(tick)), size_tick(tick), align="right", size=10.5)
+        picture.word(left - 6, float(y(tick)), size_tick(tick), align="right")
     spot = min(max(float(x(peak_ms)), left), right)
     picture.line([(spot, 18), (spot, float(y(peak_bytes)))], MEMORY, width=1)
     picture.dot(spot, float(y(peak_bytes)), 2.6, MEMORY)
@@ -136,15 +141,15 @@ def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> tuple[bytes
         note = f"reserved {size_text(float(reserved.max()))}"
         room_right = right - picture.text_width(note)
         if room_right > label_right + 8:
-            picture.text(right, 10, note, align="right")
+            picture.word(right, 10, note, align="right")
         else:
-            picture.text(left, 10, note)
+            picture.word(left, 10, note)
     clock = f"recorded time, {time_text(last - max(first, 0.0))}"
     if not marks or float(x(marks[-1])) + 50 < right - picture.text_width(clock):
-        picture.text(right, lower + 11, clock, align="right")
+        picture.word(right, lower + 11, clock, align="right")
     what = "allocated on the GPU" if name == "allocated" else "of the process"
     alt = f"Memory {what} over {time_text(last - first)} of recorded time: peak {size_text(peak_bytes)}"
-    return picture.png(), alt + (f" in {shorten(operator, 80)}." if operator else ".")
+    return picture.drawn(alt + (f" in {shorten(operator, 80)}." if operator else "."))
 
 
 def thin(time: Floats, value: Floats, buckets: int) -> tuple[Floats, Floats]:
@@ -169,6 +174,19 @@ def staircase(time: Floats, value: Floats) -> Floats:
     """(2n − 1, 2): the points of a curve that keeps its value until the next one."""
     across = np.repeat(time, 2)[1:]
     return np.column_stack([across, np.repeat(value, 2)[:-1]])
+
+
+def _across(picture: Picture, slices: Sequence[tuple[Category, float, str]], radius: float) -> float:
+    """Where the ring's centre is: in the middle, or aside where a label would reach over the ring."""
+    room = {1: 0.0, -1: 0.0}
+    start = 0.0
+    for category, share, text in slices:
+        side = 1 if _anchor(start, start + share) < 0.5 else -1
+        wide = picture.text_width(text, bold=category is not OTHER) + 8
+        room[side] = max(room[side], wide)
+        start += share
+    low, high = (radius + _BESIDE + room[side] + 1 for side in (-1, 1))
+    return min(max(picture.width / 2, low), max(picture.width - high, picture.width / 2 - _MOST_ASIDE))
 
 
 def _hole(step_ms: float | None) -> float:
@@ -224,7 +242,7 @@ def _donut_labels(
     for (turn, text, category), place in zip(ranked, places, strict=True):
         # Beside the ring at this height, so that labels near the top stand closer to the middle.
         nearest = max(abs(place - down) - 9, 0.0)
-        reach = math.sqrt(max((radius + 14) ** 2 - nearest**2, 0.0))
+        reach = math.sqrt(max((radius + _BESIDE) ** 2 - nearest**2, 0.0))
         edge = across + side * max(reach, 26.0)
         on_ring = _point(across, down, radius + 2, turn)
         colour = OUTLINE if category is OTHER else category.fill

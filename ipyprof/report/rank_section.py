@@ -27,9 +27,9 @@ from ipyprof.report.markup import (
     columns_row,
     div,
     escape,
+    figure,
     muted,
     note,
-    picture,
     span,
     swatch,
     title,
@@ -68,7 +68,7 @@ def ranks_section(report: Report) -> str:
     beside = _spread(ranks)
     if drawn is not None:
         main += note(muted("Collectives of the step with the largest delay, all ranks on one clock"), 6)
-        main += picture(drawn[0], f"Ranks. {drawn[1]}", WIDTH)
+        main += figure(drawn._replace(alt=f"Ranks. {drawn.alt}"), WIDTH)
     costs = [note(escape(collective_text(cost))) for cost in (ranks.get("collectives") or ())[:4]]
     kept = kept_text(ranks)
     return columns_row(main, beside + "".join(costs) + (note(escape(kept)) if kept else ""))

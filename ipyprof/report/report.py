@@ -255,6 +255,18 @@ class Report:
         text = f"damaged in the file and left out: {', '.join(damaged)}"
         return replace(report, trust=(*report.trust, TrustCheck(check="saved report", status="warn", text=text)))
 
+    def __repr__(self) -> str:
+        """Such as ``<Report before: data_loading, 42.8 of 57.0 ms>``."""
+        from ipyprof.report.words import brief
+
+        return f"<Report {brief(self)}>"
+
+    def __str__(self) -> str:
+        """What a terminal shows."""
+        from ipyprof.report.text import render_text
+
+        return render_text(self).rstrip("\n")
+
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """The text and the dashboard, for the notebook's display system."""
         from ipyprof.report.display import bundle

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ipyprof.formatting import (
+    GLUE,
     NOT_MEASURED,
     TIMES,
     percent_cell,
     percent_whole,
     plural,
     size_text,
-    time_cell,
+    step_cell,
     time_text,
+    unbroken,
 )
 from ipyprof.report.categories import (
     ACCENT,
@@ -37,6 +39,7 @@ from ipyprof.report.markup import (
     columns_row,
     div,
     escape,
+    figure,
     mono,
     muted,
     note,
@@ -72,6 +75,9 @@ _HOLDERS = 4  # the largest; all of them are in the table below
 _GROUP_PIXELS = (240, 292)
 _WAITS_PIXELS = 316
 _EDGE_PIXELS = 3.0
+_LAST_WORDS = 3  # blanks
+RING_CAPTION = "thick ring: GPU works &nbsp; thin: GPU waits"
+RED_CAPTION = " &nbsp; red: the bottleneck"
 _FIRST = "padding:1px 6px 1px 0;white-space:nowrap"
 _NUMBER = "padding:1px 6px"
 _LAST = "padding:1px 0 1px 6px"
@@ -103,14 +109,7 @@ def verdict_section(report: Report) -> str:
         escape(steps_text(report)),
         escape(report.source.name) if report.source.name else "",
     ]
-    dot = "&nbsp; · &nbsp;"
-    lines = [
-        div(dot.join(part for part in eyebrow if part), f"{SMALL};opacity:.8"),
-        div(
-            escape(verdict.headline),
-            "font-size:20px;line-height:25px;font-weight:bold;margin:2px 0 5px 0;max-width:980px",
-        ),
-    ]
+    lines = [eyebrow_line(eyebrow), headline_line(verdict.headline)]
     if report.source.partial:
         lines.append(
             div(f"{chip('! partial', ACCENT, ACCENT_INK)}&nbsp; {escape(report.source.partial)}", "margin:0 0 5px 0")
@@ -158,9 +157,9 @@ def step_section(report: Report) -> str:
     if all(not part.category.works for part in parts):
         caption = "the host's step: GPU time is not available"
     else:
-        caption = "thick ring: GPU works &nbsp;&nbsp; thin ring: GPU waits"
+        caption = RING_CAPTION
     if culprit is not None:
-        caption += " &nbsp;&nbsp; red edge: the bottleneck"
+        caption += RED_CAPTION
     beside = div(image, "display:flex;justify-content:center") + div(caption, f"{SMALL};text-align:center")
     if culprit is None and report.verdict.cause in ("host_sync", "launch_bound"):
         beside += note("No slice is the culprit: the GPU lacks queued work.")
@@ -178,7 +177,7 @@ def memory_section(report: Report) -> str:
     head = title("Memory heartbeat", more if drawn or memory else "")
     if drawn is None and memory is None:
         return head + note(f"Memory was {NOT_MEASURED}.", 0)
-    main = picture(*drawn, HEARTBEAT_SIZE[0]) if drawn is not None else note(f"The curve was {NOT_MEASURED}.", 0)
+    main = figure(drawn, HEARTBEAT_SIZE[0]) if drawn is not None else note(f"The curve was {NOT_MEASURED}.", 0)
     if memory is None:
         return head + columns_row(main, "")
     place = f" at <b>line {memory.peak_line}</b>" if memory.peak_line is not None else ""
@@ -226,7 +225,7 @@ def timeline_section(report: Report) -> str:
         entries["worst bubble"] = swatch(ACCENT)
     legend = "".join(span(mark + escape(words), "white-space:nowrap") for words, mark in entries.items())
     beside = div(legend, f"{SMALL};display:flex;flex-wrap:wrap;gap:2px 18px;margin-top:2px")
-    return columns_row(picture(*drawn, WIDTH), beside)
+    return columns_row(figure(drawn, WIDTH), beside)
 
 
 def timeline_subtitle(report: Report) -> str:
@@ -234,6 +233,20 @@ def timeline_subtitle(report: Report) -> str:
     view = report.views.get("timeline")
     factor = magnification(view) if isinstance(view, dict) else None
     return "recorded clock" + (f"; lower part magnified {factor:.0f}{TIMES}" if factor is not None else "")
+
+
+def eyebrow_line(parts: Sequence[str]) -> str:
+    """``parts``, HTML, in a row; one that does not fit goes to the next line whole, and no line begins with a dot."""
+    shown = [part for part in parts if part]
+    look = "display:inline-block;max-width:100%"
+    texts = [span(part + ("&nbsp; ·" if part is not shown[-1] else ""), look) for part in shown]
+    return div(" &nbsp;".join(texts), f"{SMALL};opacity:.8;word-wrap:break-word")
+
+
+def headline_line(text: str) -> str:
+    """The sentence. Its last words stay together: a line that says ``faster.`` alone says nothing."""
+    whole = GLUE.join(escape(unbroken(text)).rsplit(" ", _LAST_WORDS))
+    return div(whole, "font-size:20px;line-height:25px;font-weight:bold;margin:2px 0 5px 0")
 
 
 def diff_block(lines: Sequence[tuple[str, str]]) -> str:
@@ -340,7 +353,7 @@ def _step_table(report: Report, parts: Sequence[Part], culprit: Category | None)
         total = sum(part.ms for part in group)
         body = row(
             cell(f"<b>{escape(name)}</b>", style=_FIRST),
-            cell(f"<b>{time_cell(total, step_ms)}</b>", align="right", style=_NUMBER),
+            cell(f"<b>{step_cell(total, step_ms)}</b>", align="right", style=_NUMBER),
             cell(
                 f"<b>{percent_cell(sum(part.share for part in group))}</b>",
                 align="right",
@@ -358,7 +371,7 @@ def _step_table(report: Report, parts: Sequence[Part], culprit: Category | None)
                     swatch(part.category.fill) + escape(part.category.label) + mark,
                     style=_FIRST,
                 ),
-                cell(time_cell(part.ms, step_ms), align="right", style=_NUMBER),
+                cell(step_cell(part.ms, step_ms), align="right", style=_NUMBER),
                 cell(percent_cell(part.share), align="right", style=_LAST),
             )
         works = group[0].category.works
@@ -379,7 +392,7 @@ def _recovered_text(report: Report, parts: Sequence[Part], culprit: Category | N
     own = next((part.ms for part in parts if part.category is culprit), None)
     if gained is None or own is None or culprit is None or culprit.name == "kernel":
         return ""
-    if time_text(gained) == time_text(own):
+    if step_cell(gained, report.steps.step_ms) == step_cell(own, report.steps.step_ms):
         return ""
     if gained > own:
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ipyprof.formatting import (
@@ -32,6 +33,7 @@ from ipyprof.report.markup import (
     title,
 )
 from ipyprof.report.report import Operator, Report, TrustCheck
+from ipyprof.report.rungs import DRIVER, rungs
 from ipyprof.report.words import (
     BOUND,
     STATUS,
@@ -48,8 +50,12 @@ from ipyprof.report.words import (
 
 TOP = 10
 _NAME_COLUMNS = 48
+_MORE = 0.01  # of the step: "if free" beyond an operator's own share is explained from here on
 # The name takes what the other columns leave, and ends in an ellipsis where that is not enough.
-_NAME = f"width:44%;{ELLIPSIS}"
+_NAME = f"width:38%;{ELLIPSIS}"
+_WRAPS = "white-space:normal"
+# Its width is given and not that of its longest word, which may be a kernel's name and is broken where it must be.
+_EVIDENCE = "width:60%;max-width:0;min-width:190px;word-wrap:break-word;vertical-align:top"
 _AT_MOST = (
     "The step is replayed on the recorded kernels and calls, once as it was and once without the cause. The "
     "difference is what a perfect cure would gain: the new step takes at least that long, so the speed-up is at "
@@ -100,14 +106,14 @@ def operators_table(report: Report, *, limit: int = TOP) -> str:
     titles = [
         _tight("", header=True),
         _tight("operator", style=_NAME, header=True),
-        _tight("device self time" if device else "host self time", header=True),
+        _tight("self time", header=True),
         _tight("ms", align="right", header=True),
         _tight("%", align="right", header=True),
         _tight("calls", align="right", header=True),
     ]
     bounds, cores = judged_columns(shown) if device else (False, False)
     titles += [_tight("bound by", header=True)] if bounds else []
-    titles += [_tight("Tensor Cores", header=True)] if cores else []
+    titles += [_tight("Tensor Cores", style=_WRAPS, header=True)] if cores else []
     if amdahl:
         titles.append(_tight("if free", align="right", header=True))
     body = ""
@@ -153,8 +159,10 @@ def operators_table(report: Report, *, limit: int = TOP) -> str:
     text = head + table(row(*titles), body)
     notes = []
     if amdahl:
+        above = any((one.amdahl_share or 0.0) - _own_share(one, report) > _MORE for one in shown)
         notes.append(
-            "<b>if free</b>: % of the step gained at most if the operator took no time on the GPU and the host."
+            "<b>if free</b>: % of the step gained at most if it took no time on GPU and host"
+            + ("; above its own share the GPU waits for its calls." if above else ".")
         )
     if device and not (bounds and cores):
         notes.append(escape(unjudged_text(shown)))
@@ -163,30 +171,28 @@ def operators_table(report: Report, *, limit: int = TOP) -> str:
     return text
 
 
+def _own_share(operator: Operator, report: Report) -> float:
+    return (operator.self_device_ms or 0.0) / (report.steps.step_ms or math.inf)
+
+
 def ladder(report: Report) -> str:
     """How much of the GPU is used, from the driver's number down to arithmetic; empty without a GPU."""
-    use = report.utilization
-    if report.device is None and use.kernel_busy is None:
+    steps = rungs(report)
+    if not steps:
         return ""
-    rungs = [
-        ("nvidia-smi", use.nvml, "some kernel was running, as the driver samples it", MEMORY),
-        ("GPU computes", use.kernel_busy, "time in kernels; the rest is waiting", KERNEL.fill),
-        ("SMs covered", use.sm_coverage, "weighted by how many SMs had work", KERNEL.fill),
-    ]
-    if use.tensor_core is not None:
-        rungs.append(("Tensor Cores", use.tensor_core, "time in kernels that use them", KERNEL.fill))
-    rungs.append(("MFU", use.mfu, "useful arithmetic, of the data sheet's dense peak", KERNEL.fill))
     text = title("How much of the GPU is used")
-    for name, share, words, fill in rungs:
-        if share is None:
-            text += div(f"{escape(name)}&nbsp; {muted(NOT_MEASURED)}", "line-height:16px;margin-top:4px")
+    for rung in steps:
+        name = div(escape(rung.name), "flex:0 0 92px")
+        if rung.share is None:
+            why = f"{NOT_MEASURED}: {rung.words}" if rung.words else NOT_MEASURED
+            missing = div(escape(why), f"{SMALL};flex:1 1 60px;min-width:0;{MUTED}")
+            text += div(name + missing, "display:flex;gap:10px;align-items:baseline;line-height:16px;margin-top:4px")
             continue
-        line = div(escape(name), "flex:0 0 92px") + div(
-            f"<b>{percent_rung(share)}</b>", "flex:0 0 46px;text-align:right"
-        )
-        line += div(bar(share, fill, track=True), "flex:1 1 60px;min-width:0")
+        fill = MEMORY if rung.name == DRIVER else KERNEL.fill
+        line = name + div(f"<b>{percent_rung(rung.share)}</b>", "flex:0 0 46px;text-align:right")
+        line += div(bar(rung.share, fill, track=True), "flex:1 1 60px;min-width:0")
         text += div(line, "display:flex;gap:10px;align-items:center;line-height:16px;margin-top:4px")
-        text += div(escape(words), f"{SMALL};line-height:15px;{MUTED}")
+        text += div(escape(rung.words), f"{SMALL};line-height:15px;{MUTED}")
     driver = device_state_text(report)
     text += div(escape(driver), f"{SMALL};margin-top:5px;word-wrap:break-word") if driver else ""
     lesson = ladder_lesson(report)
@@ -219,9 +225,9 @@ def checks_table(report: Report) -> str:
             gain = f"≤ {gain}"
         body += row(
             cell(result, style="padding-left:0;white-space:nowrap;vertical-align:top"),
-            cell(name, style=f"vertical-align:top{';white-space:nowrap' if len(one.causes) == 1 else ''}"),
+            cell(name, style="vertical-align:top"),
             cell(gain, align="right", style="vertical-align:top"),
-            cell(escape(one.evidence), style="word-wrap:break-word;vertical-align:top"),
+            cell(escape(one.evidence), style=_EVIDENCE),
         )
     return table(titles, body)
 

@@ -16,6 +16,7 @@ from ipyprof.formatting import (
     printable,
     shorten,
     size_text,
+    step_cell,
     time_cell,
     time_text,
     unbroken,
@@ -26,6 +27,7 @@ from ipyprof.report.memory_section import failure_lines, is_process, notes
 from ipyprof.report.ranks import collective_lines, kept_text, rank_table, rank_title
 from ipyprof.report.repeats import repeats_text
 from ipyprof.report.report import Operator, Report
+from ipyprof.report.rungs import Rung, rungs
 from ipyprof.report.scope_section import TITLE, scope_lines
 from ipyprof.report.words import (
     BOUND,
@@ -131,7 +133,7 @@ def _step(report: Report, width: int) -> list[str]:
         if all(not one.category.works for one in parts):
             does = ""
         drawn = "█" * round(part.share * room) or ("▏" if part.share > 0 else "")
-        amount = f"{time_cell(part.ms, step_ms):>9} ms{percent_cell(part.share):>6} %"
+        amount = f"{step_cell(part.ms, step_ms):>9} ms{percent_cell(part.share):>6} %"
         lines.append(f"{mark} {part.category.label:<18} {does:<6}{amount}  {drawn}")
     missing = unmeasured(report.breakdown)
     if missing:
@@ -141,17 +143,16 @@ def _step(report: Report, width: int) -> list[str]:
     if isinstance(without, dict) and report.verdict.predicted_step_ms is not None:
         gain = report.verdict.recoverable_ms
         lines.append(f"  recoverable: {limit_words(report)} {time_text(gain)}")
-    use = report.utilization
-    rungs = [
-        ("nvidia-smi", use.nvml),
-        ("GPU computes", use.kernel_busy),
-        ("SMs covered", use.sm_coverage),
-        ("MFU", use.mfu),
-    ]
-    if any(share is not None for _, share in rungs):
-        lines += wrapped("GPU used: " + " · ".join(f"{name} {percent_rung(share)}" for name, share in rungs), width)
+    ladder = rungs(report)
+    if any(rung.share is not None for rung in ladder):
+        lines += wrapped("GPU used: " + " · ".join(map(_rung, ladder)), width)
     lines += wrapped(device_state_text(report), width)
     return lines
+
+
+def _rung(rung: Rung) -> str:
+    why = f" ({rung.words})" if rung.share is None and rung.words else ""
+    return f"{rung.name} {percent_rung(rung.share)}{why}"
 
 
 def _operators(report: Report, width: int) -> list[str]:
@@ -236,9 +237,9 @@ def _lines(report: Report, width: int) -> list[str]:
     for line in kept:
         mark = "!" if line.line == lead else " "
         source = padded(printable(line.source.expandtabs(4).strip("\n")), room)
-        gpu = time_cell(line.device_ms, device_total) if device else ""
+        gpu = step_cell(line.device_ms, device_total) if device else ""
         syncs = count_cell(line.sync_count) if device and line.sync_count is not None else ""
-        lines.append(f"{mark}{line.line:>4}  {source}{gpu:>10}{time_cell(line.host_ms, host_total):>10}{syncs:>8}")
+        lines.append(f"{mark}{line.line:>4}  {source}{gpu:>10}{step_cell(line.host_ms, host_total):>10}{syncs:>8}")
     return lines
 
 
@@ -264,7 +265,7 @@ def _checks(report: Report, width: int) -> list[str]:
     for one in check_rows(report):
         mark, word = STATUS.get(one.status, ("?", one.status))
         names = cause_checked(one.causes[0]) if len(one.causes) == 1 else ", ".join(one.causes)
-        gain = "" if one.gain_ms is None else f", at most {gain_text(one.gain_ms, largest)}"
+        gain = "" if not one.gain_ms else f", at most {gain_text(one.gain_ms, largest)}"
         text = f"{mark} {word:<8} {names}{gain}" + (f": {one.evidence}" if one.evidence else "")
         lines += wrapped(text, width, indent=11)
     return lines

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ipyprof.formatting import columns, plural, shorten, tick_text, time_text
-from ipyprof.report.canvas import GREY, Picture
+from ipyprof.report.canvas import GREY, Drawn, Picture
 from ipyprof.report.categories import ACCENT, ACCENT_INK, BY_KEY, OUTLINE
 
 WIDTH = 700.0
@@ -38,7 +38,7 @@ class Window:
         return _LEFT + (ms - self.start) / (self.end - self.start) * (_RIGHT - _LEFT)
 
 
-def timeline(view: Mapping[str, Any]) -> tuple[bytes, str] | None:
+def timeline(view: Mapping[str, Any]) -> Drawn | None:
     """The step of ``views["timeline"]`` as a picture with its alt text, or ``None`` where it holds nothing to draw."""
     clock = _clock(view)
     if clock is None:
@@ -70,7 +70,7 @@ def timeline(view: Mapping[str, Any]) -> tuple[bytes, str] | None:
         _draw_funnel(picture, whole, zoom, bottom)
     if bubble is not None:
         _draw_bubble(picture, bubble, lanes, zoom if bubble_in_part and zoom is not None else whole, strip > 0)
-    return picture.png(), _alt(lanes, start, end, bubble)
+    return picture.drawn(_alt(lanes, start, end, bubble))
 
 
 def magnification(view: Mapping[str, Any]) -> float | None:
@@ -146,7 +146,7 @@ def _draw_lanes(picture: Picture, lanes: Sequence[Mapping[str, Any]], window: Wi
         top = window.top + number * window.pitch
         bottom = top + window.lane
         picture.rectangles([(_LEFT, top, _RIGHT, bottom)], "#808080", alpha=_TRACK_ALPHA)
-        picture.text(_LEFT - 9, top + window.lane / 2, _lane_name(picture, lane), align="right")
+        picture.word(_LEFT - 9, top + window.lane / 2, _lane_name(picture, lane), align="right")
         boxes: dict[str, list[tuple[float, float, float, float]]] = {}
         names: list[tuple[float, float, str, str]] = []
         for begin, finish, category, label in lane["segments"]:
@@ -195,7 +195,7 @@ def _draw_axis(picture: Picture, window: Window, top: float, *, origin: float, c
         half = picture.text_width(text) / 2
         place = min(max(across, _LEFT + half), _RIGHT - half)
         if all(abs(place - line) > half + 3 for line in crossed):
-            picture.text(place, top + 8, text, align="center")
+            picture.word(place, top + 8, text, align="center")
         tick += step
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipyprof.report.categories import culprit_of, step_parts
-from ipyprof.report.markup import card, escape
+from ipyprof.report.markup import card, escape_attribute
 from ipyprof.report.panel_rows import (
     MEAN,
     SORTS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipyprof.trace.kept import KeptTrace
 
 _CLOSE = {"description_width": "initial"}
-LIMITS = (10, 25, 100, 1_000)
+LIMITS = (10, 25, 50)  # a row weighs 1 kB in the saved notebook: the filter finds the rest
 Saves = Mapping[str, tuple[str, Callable[[Path], None]]]
 
 
@@ -38,8 +38,8 @@ def build_panel(
     earlier: Callable[[], Sequence[tuple[int, Report]]] = tuple,
     saves: Saves | None = None,
 ) -> Any | None:
-    """Tabs: steps and operators; memory; timeline; another run beside this one; saving. The others are drawn when they
-    are opened.
+    """Tabs: steps and operators; memory; timeline; another run beside this one; saving. Each is drawn when it is opened
+    and emptied when another one is: JupyterLab saves what widgets hold, and of the tabs only the one in sight counts.
 
     Args:
         trace: the run's trace while it is kept, for Perfetto and for saving.
@@ -64,17 +64,33 @@ def build_panel(
     ]
     places = [ipywidgets.VBox([]) for _ in others]
     tabs = ipywidgets.Tab([steps_tab(report), *places])
+    hidden: dict[int, list[tuple[Any, Any]]] = {}
     for number, name in enumerate(("Operators", *(name for name, _ in others))):
         tabs.set_title(number, name)
 
     def opened(change: Mapping[str, Any]) -> None:
-        at = change["new"]
+        at, left = change["new"], change["old"]
+        if left is not None:
+            hidden[left] = _emptied(tabs.children[left])
+        for widget, value in hidden.pop(at, ()):
+            widget.value = value
         if at and not places[at - 1].children:
             content = others[at - 1][1]()
             places[at - 1].children = (content if content is not None else ipywidgets.HTML("Not measured."),)
 
     tabs.observe(opened, names="selected_index")
     return tabs
+
+
+def _emptied(widget: Any) -> list[tuple[Any, Any]]:
+    """The tables and pictures inside ``widget``, each with what it showed; now they show nothing."""
+    import ipywidgets
+
+    if isinstance(widget, (ipywidgets.HTML, ipywidgets.Image)):
+        shown = widget.value
+        widget.value = b"" if isinstance(widget, ipywidgets.Image) else ""
+        return [(widget, shown)]
+    return [one for child in getattr(widget, "children", ()) for one in _emptied(child)]
 
 
 def _saving(report: Report, trace: KeptTrace | None, saves: Saves) -> Any:
@@ -163,4 +179,4 @@ def rows_view(report: Report, name: str, *, group: str, sort: str, words: str, l
     if step != name:
         clock += " (of the mean: single steps are not known)"
     shown = rows_table(selected(rows, words, sort), rows, name=group, clock=clock, limit=limit)
-    return card(f'<div aria-label="{escape(alt)}">{shown}</div>')
+    return card(f'<div aria-label="{escape_attribute(alt)}">{shown}</div>')

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from ipyprof.diagnosis.finding import Finding
 from ipyprof.diagnosis.words import AT_LEAST
-from ipyprof.formatting import NOT_MEASURED, percent_short, percent_whole, plural, rate_text, speedup_text, time_text
+from ipyprof.formatting import (
+    NOT_MEASURED,
+    percent_short,
+    percent_whole,
+    plural,
+    printable,
+    rate_text,
+    shorten,
+    speedup_text,
+    time_text,
+    times_text,
+)
 from ipyprof.report.categories import step_parts, waiting_share
 from ipyprof.report.failed import failed_request
 from ipyprof.report.report import Operator, Report
@@ -96,6 +107,16 @@ def subject(report: Report) -> tuple[str, str]:
     cause = report.verdict.cause
     name, rest, _ = _CAUSES.get(cause, (cause, " holds this step back", cause))
     return name, rest
+
+
+def brief(report: Report) -> str:
+    """The run's title, what holds it back and the cost: ``before: data_loading, 42.8 of 57.0 ms``."""
+    name = f"{shorten(printable(' '.join(report.source.name.split())), 40)}: " if report.source.name else ""
+    cause = "out of memory" if failed_request(report) is not None else report.verdict.cause
+    cost, step_ms = report.verdict.recoverable_ms, report.steps.step_ms
+    if cause in ("out of memory", "compute_bound", "inconclusive") or cost is None or step_ms is None:
+        return f"{name}{cause}, step {time_text(step_ms)}"
+    return f"{name}{cause}, {times_text((cost, step_ms)).replace(', ', ' of ')}"
 
 
 def cause_name(cause: str) -> str:

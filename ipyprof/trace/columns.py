@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import struct
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +14,7 @@ from ipyprof.trace.intern import Interner
 from ipyprof.trace.kinds import CATEGORY_KINDS, DEVICE_KINDS, Kind
 from ipyprof.trace.kineto import ABSENT, Arguments, Event
 from ipyprof.trace.model import Int64
+from ipyprof.trace.packed import packed
 
 ABSURD_NS = 10**15
 """Durations above this, eleven days, are damage."""
@@ -51,6 +52,7 @@ EVENT_COLUMNS: dict[str, type[np.generic]] = {
     "detail": np.int32,
 }
 MEMORY_COLUMNS = ("time_ns", "device", "delta_bytes", "allocated_bytes", "reserved_bytes", "address", "tid", "refused")
+_LAUNCH_LINK = "ac2g"  # two for every device record, and correlation ids say the same
 _REFUSED = "[OutOfMemory]"
 _MEMORY = ("[memory]", _REFUSED)
 
@@ -83,7 +85,7 @@ class EventColumns:
         """Take the columns of these events; none of them is kept."""
         complete = [event for event in events if event.ph == _COMPLETE]
         if len(complete) < len(events):
-            self._add_others([event for event in events if event.ph != _COMPLETE])
+            self._add_others([event for event in events if event.ph != _COMPLETE and event.cat != _LAUNCH_LINK])
         start_ns, dur_ns, complete = self._sound(complete)
         if not complete:
             return
@@ -140,7 +142,7 @@ class EventColumns:
     def _sound(self, events: list[Event]) -> tuple[Int64, Int64, list[Event]]:
         """Start and duration of the events that have both, and those events; the others are counted."""
         starts = nanoseconds([event.ts for event in events])
-        durations = np.frombuffer(array("d", [event.dur for event in events]), np.float64)
+        durations = packed([event.dur for event in events], "d")
         sound = (starts != UNKNOWN_NS) & (durations >= 0) & (durations <= ABSURD_NS / 1000)
         if not sound.all():
             no_start = starts == UNKNOWN_NS
@@ -229,9 +231,9 @@ class Ids:
 def wrapped(values: list[int]) -> Int64:
     """(n,) int64 of the values, one to one for all unsigned 64-bit ones."""
     try:
-        return np.frombuffer(array("q", values), np.int64)
-    except OverflowError:
-        return np.frombuffer(array("q", list(map(_wrap, values))), np.int64)
+        return packed(values, "q")
+    except struct.error:
+        return packed(list(map(_wrap, values)), "q")
 
 
 def _wrap(value: int) -> int:

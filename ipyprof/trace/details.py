@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Hashable, Sequence
 from typing import Annotated, Any, cast
 
 import msgspec
-import numpy as np
 
 from ipyprof.trace.kineto import NOTHING, Arguments, value_of
 from ipyprof.trace.model import Details, Int32
+from ipyprof.trace.packed import packed
 
 COLLECTIVE_KEYS = (
     ("Collective name", "collective"),
@@ -100,7 +99,7 @@ class DetailStore:
                     known = numbers[key] = len(self._details)
                     self._details.append(decoded(arguments[index]))
                 found[index] = known
-        return np.frombuffer(array("i", cast("list[int]", found)), np.int32)
+        return packed(cast("list[int]", found), "i")
 
 
 def _collective_key(args: Arguments) -> bytes:

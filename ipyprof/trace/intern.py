@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from ipyprof.trace.model import Int32
+from ipyprof.trace.packed import packed
 
 Value = TypeVar("Value", bound=Hashable)
 
@@ -27,7 +25,7 @@ class Interner(Generic[Value]):
 
     def column(self, values: Iterable[Value]) -> Int32:
         """(n,) int32 number of each value."""
-        return np.frombuffer(array("i", list(map(self._numbers.__getitem__, values))), np.int32)
+        return packed(list(map(self._numbers.__getitem__, values)), "i")
 
     def distinct(self) -> tuple[Value, ...]:
         """The values by their number."""

@@ -145,9 +145,10 @@ class Trace:
 
     def select(self, *kinds: int) -> Int64:
         """(k,) int64 indices of the events of these kinds, in time order."""
-        chosen = np.zeros(256, np.bool_)
-        chosen[list(kinds)] = True
-        return np.flatnonzero(chosen[self.kind])
+        chosen = np.zeros(len(self), np.bool_)
+        for kind in kinds:
+            chosen |= self.kind == kind
+        return np.flatnonzero(chosen)
 
     def detail_of(self, index: int) -> Details | None:
         """The arguments of event ``index``, or ``None``."""
@@ -189,6 +190,8 @@ class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
 
     ``largest_free_bytes`` is the largest block that it has reserved and not given out; ``device_free_bytes`` and
     ``device_total_bytes`` are the driver's; ``expandable``: the setting ``expandable_segments`` is on.
+    ``peak_bytes`` is torch's ``max_memory_allocated`` then, ``peak_before_bytes`` the same when recording began: nobody
+    resets the user's statistics, so the peak lies in the recording for certain only where it rose.
     """
 
     device: int
@@ -198,6 +201,8 @@ class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
     device_free_bytes: int | None = None
     device_total_bytes: int | None = None
     expandable: bool = False
+    peak_bytes: int | None = None
+    peak_before_bytes: int | None = None
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -331,6 +336,7 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
         baseline_ns: unprofiled per-step samples, in order; CUDA events, wall clock without CUDA.
         baseline: ``after``, ``after_first`` (only the interval right behind the stop), ``wait``, or ``none``.
         baseline_closing: the only sample ended with the loop, so that it holds no fetch of a next batch.
+        baseline_host_ns: host time from mark to mark in those steps; shorter than a sample where the host runs ahead.
         wait_ns: the samples before the profiler, in order.
         profiled_ns: per-step samples of the recorded steps.
         closing_ns: per recorded step, what the mark that ended it took before the end of the step's range.
@@ -347,7 +353,6 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
         loaders: the DataLoaders that gave batches, the one that was waited for longest first.
         iterable: class that the marked loop draws from, such as ``generator``; empty where there is no such loop.
         cores: that the process may use.
-        memory_peak_bytes: ``max_memory_allocated`` over the recorded steps, per device index.
         process_memory: (ns since recording began, resident bytes) samples without CUDA.
         owners: storages by notebook name when recording ended, the largest first; ``None`` = not looked.
         owners_complete: the look was not cut off by one of its limits.
@@ -370,6 +375,7 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     baseline_ns: tuple[int, ...] = ()
     baseline: str = "none"
     baseline_closing: bool = False
+    baseline_host_ns: tuple[int, ...] = ()
     wait_ns: tuple[int, ...] = ()
     profiled_ns: tuple[int, ...] = ()
     closing_ns: tuple[int, ...] = ()
@@ -386,7 +392,6 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     loaders: tuple[LoaderSeen, ...] = ()
     iterable: str = ""
     cores: float | None = None
-    memory_peak_bytes: dict[str, int] = {}
     process_memory: tuple[tuple[int, int], ...] = ()
     owners: tuple[Owner, ...] | None = None
     owners_complete: bool = True

@@ -16,6 +16,7 @@ from ipyprof.trace.columns import ABSURD_NS, EventColumns
 from ipyprof.trace.kinds import CATEGORY_KINDS, Kind, call_role, event_kind
 from ipyprof.trace.kineto import DEVICES, NOTHING, value_of
 from ipyprof.trace.model import DeviceInfo, Int32, Int64, LiveRecord, MemoryRecords, Trace, UInt8
+from ipyprof.trace.ordering import nested_order
 from ipyprof.trace.refusal import refusal
 
 SMALL_BYTES = 1 << 16
@@ -68,7 +69,7 @@ def _parsed(data: bytes, path: str) -> Trace:
         raise TraceError(f"{path} is a trace without any complete event", source.ALLOWED, "record at least one step")
     memory_ns = columns.memory_column("time_ns")
     refused = columns.memory_column("refused") == 1
-    order = np.lexsort((-dur_ns, start_ns))
+    order = nested_order(start_ns, dur_ns)
     first, last = _recorded(start_ns[order], memory_ns)
     order = order[(start_ns[order] >= first) & (start_ns[order] <= last)]
     if len(order) < len(start_ns):
@@ -126,6 +127,7 @@ def _columns(data: bytes, path: str) -> tuple[pieces.Decoded, EventColumns]:
         try:
             for events in take(decoded):
                 columns.add(events)
+                del events  # before the next ones are decoded, which then take their place in the processor's cache
             if first is None or decoded.records:
                 return decoded, columns
         except msgspec.DecodeError as error:
@@ -244,8 +246,7 @@ def _live(raw: Any, damage: dict[str, int]) -> LiveRecord | None:
         return None
     try:
         live = msgspec.json.decode(raw, type=LiveRecord)
-        by_device = (*live.device_names, *live.memory_peak_bytes)
-        sound = _in_range(msgspec.to_builtins(live)) and all(index.isdecimal() for index in by_device)
+        sound = _in_range(msgspec.to_builtins(live)) and all(index.isdecimal() for index in live.device_names)
     except (msgspec.DecodeError, RecursionError):
         sound = False
     if sound:

@@ -282,8 +282,9 @@ def test_reopened_untrusted_it_still_reads(saved: Any, context: Any, server: str
     reads(page)
     assert page.evaluate(TRUSTED) == [False] * len(CELLS)
     assert page.evaluate("window.ran") is None
-    flex = "getComputedStyle(document.querySelector('img[alt^=\"Memory \"]').parentElement.parentElement).display"
-    assert page.evaluate(flex) == "flex"
+    beat = "document.querySelector('img[alt^=\"Memory \"]')"
+    assert page.evaluate(f"getComputedStyle({beat}.parentElement.parentElement.parentElement).display") == "flex"
+    assert page.evaluate(f"getComputedStyle({beat}.nextElementSibling).position") == "absolute"
     page.close()
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from ipyprof.capture.holdings import allocator_states
+from ipyprof.capture.holdings import Holdings, allocator_states
+from ipyprof.capture.notes import Notes
+from ipyprof.options import Options
 from ipyprof.trace.model import AllocatorState
 
 SEGMENTS = [
@@ -72,6 +74,38 @@ def test_an_allocator_without_blocks_has_its_totals_all_the_same(one_gpu: pytest
 
     assert sizes == {}
     assert (states[0].reserved_bytes, states[0].largest_free_bytes) == (5_632, None)
+
+
+def test_the_peak_is_torchs_own_now_and_when_recording_began(one_gpu: pytest.MonkeyPatch) -> None:
+    """The user's statistics are read and never reset."""
+    one_gpu.setattr(torch.cuda, "max_memory_allocated", lambda device: 4_096)
+
+    states, _ = allocator_states({0: 2_048})
+
+    assert (states[0].peak_bytes, states[0].peak_before_bytes) == (4_096, 2_048)
+
+
+def test_a_run_tells_the_peak_at_both_ends_of_its_recording(one_gpu: pytest.MonkeyPatch) -> None:
+    peaks = iter([2_048, 4_096])
+    one_gpu.setattr(torch.cuda, "max_memory_allocated", lambda device: next(peaks))
+    known: dict[str, Any] = {}
+    holdings = Holdings(known, Options(), Notes())
+
+    holdings.begin()
+    holdings.stop()
+
+    (state,) = known["allocator"]
+    assert (state.peak_before_bytes, state.peak_bytes) == (2_048, 4_096)
+
+
+def test_without_memory_nothing_is_asked(one_gpu: pytest.MonkeyPatch) -> None:
+    known: dict[str, Any] = {}
+    holdings = Holdings(known, Options(memory=False), Notes())
+
+    holdings.begin()
+    holdings.stop()
+
+    assert known == {}
 
 
 def test_without_cuda_there_is_nothing_to_ask() -> None:

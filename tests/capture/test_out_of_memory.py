@@ -193,6 +193,18 @@ def test_without_memory_nothing_is_looked_at(shell: Any) -> None:
     assert live.owners is None
 
 
+@pytest.mark.parametrize("fail", [0, 1, 2, 3, 4])
+def test_a_request_that_fails_is_kept_without_memory_too(shell: Any, fail: int) -> None:
+    """What no allocation tells, the names in the notebook and the error still do."""
+    live, _ = run(shell, CELL.replace("FAIL", str(fail)), memory=False)
+
+    failed = live.out_of_memory
+    assert failed is not None
+    assert (failed.tried_bytes, failed.line, failed.later) == (2 * GIB, 9, fail == 4)
+    owners = failed.owners if failed.later else live.owners
+    assert {"kept[0]", "hidden (in forward)"} <= {owner.name for owner in owners or ()}
+
+
 def test_a_whole_run_names_what_the_cell_holds(shell: Any) -> None:
     live, _ = run(shell, "import torch\nkept = []\nfor step in range(12):\n    kept.append(torch.zeros(1000))\n")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -155,6 +157,64 @@ def test_a_graph_whose_tensor_a_list_holds_too_tells_both() -> None:
     assert [(owner.variable, owner.also) for owner in saved] == [("loss", "losses")]
 
 
+@pytest.mark.parametrize("own", ["loss", "box"])
+def test_of_several_that_hold_a_loss_too_the_one_that_holds_most_is_told(own: str) -> None:
+    """Else the newest loss of a list that grows would not count for it."""
+    weight = torch.zeros(8, 8, requires_grad=True)
+    losses = [weight.exp().sum() for _ in range(4)]
+    newest = losses[-1] if own == "loss" else [losses[-1]]
+
+    found = table(weight=weight, **{own: newest}, last={"loss": losses[-1]}, losses=losses)
+
+    holders = {(owner.variable, owner.also) for owner in found if owner.role in ("graph", "tensor")} - {("weight", "")}
+    assert {also or variable for variable, also in holders} == {"losses"}
+
+
+def test_a_list_that_holds_more_than_any_other_is_not_given_to_another() -> None:
+    losses = [torch.zeros(3) for _ in range(4)]
+
+    found = table(losses=losses, newest=[[losses[-1]]])
+
+    assert {(owner.variable, owner.also) for owner in found} == {("losses", "")}
+
+
+def test_what_a_kept_graph_has_saved_tells_the_list_that_holds_its_loss_too() -> None:
+    """``hidden`` has a name in the newest step only; in the steps before it was the list's alone."""
+    weight = torch.zeros(8, 8, requires_grad=True)
+    losses = []
+    for _ in range(3):
+        hidden = weight.exp()
+        loss = hidden.sum()
+        losses.append(loss)
+
+    found = {owner.name: owner for owner in table(weight=weight, hidden=hidden, loss=loss, losses=losses)}
+
+    assert (found["hidden"].variable, found["hidden"].also) == ("hidden", "losses")
+
+
+class Masked(torch.autograd.Function):
+    """Keeps what its backward pass needs as people do: on ``ctx`` itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.mask = x > 0
+        ctx.scales = [torch.zeros(3)]
+        ctx.by_name = {"bias": torch.zeros(5)}
+        return x * ctx.mask
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * ctx.mask
+
+
+def test_what_a_function_of_the_users_keeps_on_its_context_is_its_graphs() -> None:
+    weight = torch.zeros(100, requires_grad=True)
+
+    found = table(weight=weight, losses=[Masked.apply(weight).sum()])
+
+    assert sorted(owner.bytes for owner in found if owner.role == "graph") == [12, 20, 100]
+
+
 def test_a_graph_after_backward_holds_nothing() -> None:
     weight = torch.zeros(8, 8, requires_grad=True)
     loss = weight.exp().sum()
@@ -256,6 +316,45 @@ def test_hostile_objects_see_no_call_and_are_opened_all_the_same() -> None:
     }
 
 
+def test_what_caches_iterators_and_waiting_generators_keep_is_named() -> None:
+    @functools.cache
+    def weights(size: int) -> torch.Tensor:
+        return torch.zeros(size)
+
+    @functools.lru_cache(maxsize=3)
+    def few(size: int) -> torch.Tensor:
+        return torch.zeros(size)
+
+    def states() -> Any:
+        kept = torch.zeros(6)
+        yield 1
+        del kept
+
+    weights(5)
+    few(4)
+    waiting = states()
+    next(waiting)
+
+    found = names(
+        weights=weights,
+        few=few,
+        waiting=waiting,
+        rows=iter([torch.zeros(7)]),
+        partial=functools.partial(max, torch.zeros(8)),
+        pairs=enumerate([torch.zeros(9)]),
+    )
+
+    generators = {"waiting()": ("tensor", 24)} if sys.version_info >= (3, 11) else {}
+    assert found == {
+        "weights()[5]": ("tensor", 20),
+        "few()": ("tensor", 16),
+        **generators,
+        "rows()[0]": ("tensor", 28),
+        "partial()[0]": ("tensor", 32),
+        "pairs()()[0]": ("tensor", 36),
+    }
+
+
 def test_what_is_lazy_stays_lazy() -> None:
     started = []
 
@@ -291,6 +390,66 @@ def test_the_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     _, complete = owners_of([{"rows": [[] for _ in range(1_000)]}])
 
     assert not complete
+
+
+@pytest.mark.parametrize("container", [dict, deque])
+def test_the_newest_of_a_huge_container_is_looked_at(monkeypatch: pytest.MonkeyPatch, container: type) -> None:
+    monkeypatch.setattr(objects, "MOST_ITEMS", 4)
+    rows = [torch.zeros(at + 1) for at in range(10)]
+
+    found, complete = owners_of([{"rows": dict(enumerate(rows)) if container is dict else deque(rows)}])
+
+    assert not complete
+    assert sorted(owner.name for owner in found) == ["rows[0]", "rows[1]", "rows[8]", "rows[9]"]
+
+
+NESTED = 300
+
+
+def large_notebook() -> dict[str, Any]:
+    """More objects than ``test_what_else_is_in_the_notebook`` lets be looked at."""
+    return {"texts": [[[] for _ in range(NESTED)] for _ in range(NESTED)]}
+
+
+def test_what_else_is_in_the_notebook_leaves_room_for_models_results_and_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(owners, "MOST_OBJECTS", 10 * NESTED)
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False))))
+    losses = [model(torch.ones(5, 2)).exp().sum()]
+
+    found, complete = owners_of(
+        [{**large_notebook(), "model": model, "losses": losses}], results={"Out": {3: torch.zeros(7)}}
+    )
+
+    assert not complete
+    assert {"model.0.0.0.weight", "losses[0]", "Out[3]", "graph of losses[0]"} <= {owner.name for owner in found}
+
+
+def test_when_names_take_all_their_time_there_is_some_for_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10**9, 1_000))
+    monkeypatch.setattr("time.perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr(owners, "MOST_NS", 100_000)
+    weight = torch.zeros(8, 8, requires_grad=True)
+
+    found, complete = owners_of([{"losses": [weight.exp().sum()], **large_notebook()}])
+
+    assert not complete
+    assert "graph of losses[0]" in {owner.name for owner in found}
+
+
+def test_of_many_kept_graphs_the_newest_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps that were recorded are the last ones."""
+    monkeypatch.setattr(owners, "MOST_OBJECTS", 20)
+    weight = torch.zeros(8, 8, requires_grad=True)
+    losses = [weight.exp().sum() for _ in range(10)]
+
+    found, complete = owners_of([{"losses": losses}])
+
+    graphs = {owner.name for owner in found if owner.role == "graph"}
+    assert not complete
+    assert "graph of losses[9]" in graphs
+    assert "graph of losses[1]" not in graphs
 
 
 def test_a_container_in_itself_ends() -> None:
@@ -332,7 +491,7 @@ def test_looking_keeps_nothing_alive() -> None:
 
 def held(error: BaseException | None = None) -> list[str]:
     with namespaces(error) as spaces:
-        found, _ = owners_of(spaces.given, results=spaces.results)
+        found, _ = owners_of(spaces.given, around=spaces.around, results=spaces.results)
     return [owner.name for owner in found]
 
 
@@ -348,6 +507,26 @@ def test_locals_of_a_running_function_are_named_and_not_kept() -> None:
 
     assert "batch (in train)" in found
     assert gone
+
+
+def test_what_runs_the_shell_is_looked_at_last(shell: Any) -> None:
+    """A server's frames hold all of the server; those of a script that embeds a shell hold the user's tensors."""
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def look() -> None:
+        with namespaces() as spaces:
+            seen.append(([*chain(*spaces.given)], [*chain(*spaces.around)]))
+
+    def serve(connection: object) -> None:
+        shell.user_ns["look"] = look
+        shell.run_cell("def train(batch):\n    look()\ntrain(1)").raise_error()
+
+    serve(None)
+
+    ((given, around),) = seen
+    assert "batch (in train)" in given
+    assert "connection (in serve)" in around
+    assert "connection (in serve)" not in given
 
 
 def test_a_copy_of_locals_that_the_user_keeps_is_left_alone() -> None:

@@ -882,6 +882,23 @@ class TestBaseline:
 
         assert session.finish().live.baseline_closing is closing
 
+    def test_the_host_times_of_the_steps_behind_the_recording_are_kept(self) -> None:
+        """Without CUDA a sample is host time, and the two are the same."""
+        session = Session(Options())
+
+        run_loop(session, 12, lambda _index: time.sleep(0.002))
+        live = session.finish().live
+
+        assert live.baseline == "after"
+        assert live.baseline_host_ns[: len(live.baseline_ns)] == live.baseline_ns
+
+    def test_without_steps_behind_the_recording_there_are_no_host_times(self) -> None:
+        session = Session(Options())
+
+        run_loop(session, 8)
+
+        assert session.finish().live.baseline_host_ns == ()
+
     def test_the_samples_are_the_steps_times(self) -> None:
         session = Session(Options())
 

@@ -61,6 +61,27 @@ def test_a_failure_behind_the_report_is_told_in_lines(
     assert "Line 6 asked for 2,147 MB" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
+def test_without_memory_a_failed_request_heads_the_verdict_all_the_same(shell: InteractiveShell, step: int) -> None:
+    # given a cell without recorded allocations whose request fails, when it runs
+    failed(shell, CELL.replace(" -q", " -q --no-memory").replace("FAIL", str(step)))
+
+    # then the verdict and the report tell the line, the request and who holds most, by name
+    report: Report = shell.user_ns["report"]
+    assert report.verdict.headline.startswith("Line 6 ran out of memory: it asked for 2,147 MB with 1,074 MB free")
+    assert report.views["memory"]["out_of_memory"]["tried_bytes"] == 2**31
+
+
+def test_without_memory_a_failure_behind_the_report_is_told_in_lines(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a loop whose report was shown long before its memory runs out, when it does
+    failed(shell, CELL.replace(" -q", " --no-memory").replace("FAIL", "58"))
+
+    # then lines say so beneath it
+    assert "Line 6 asked for 2,147 MB" in capsys.readouterr().out
+
+
 def test_other_errors_tell_nothing_of_memory(shell: InteractiveShell) -> None:
     # given a cell that fails otherwise, when it runs
     failed(shell, "%%gpuprofile -q -o report\nfor step in range(9):\n    1 / (step - 5)\n")

@@ -45,7 +45,7 @@ KEYS = (
     "In msg nelems", "Out msg nelems", "Group size", "Process Group Name", "Process Group Ranks", "Bytes",
     "Device Type", "Device Id", "Total Allocated", "Total Reserved", "numSms", "computeMajor", "totalGlobalMem",
     "source", "baseline_ns", "profiled_ns", "loop_line", "mark", "cycle", "notes", "sync_sites", "utilization",
-    "process_memory", "memory_peak_bytes", "", "nodes", "views", "verdict", "steps", "breakdown",
+    "process_memory", "device_names", "", "nodes", "views", "verdict", "steps", "breakdown",
 )  # fmt: skip
 
 FACTORS = (-1, 0, 0.001, 1000, 1e9, 1e15, 1e300)

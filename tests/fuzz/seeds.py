@@ -66,7 +66,6 @@ def live_record() -> LiveRecord:
         device_names={"0": "NVIDIA H200"},
         sync_sites=(SyncSite(file="<cell>", line=3, count=1.0, in_cell=True),),
         utilization=0.5,
-        memory_peak_bytes={"0": 8192},
         notes=(("profiler", "ok", "fine"),),
     )
 

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from demo_notebooks.build import LESSONS as TEXTS
-from demo_notebooks.build import notebook, stems
+from demo_notebooks.build import notebook, stems, with_outputs
 from tests.gpu.notebooks import (
     LESSONS,
     MOST_REPORT_BYTES,
@@ -102,6 +102,18 @@ def test_committed_notebook_is_what_its_text_builds(lesson: Lesson) -> None:
     nbformat.validate(committed)
     assert size_failures(committed) == []
     assert output_failures(committed) == []
+
+
+def test_outputs_stay_where_the_code_is_the_same() -> None:
+    # given a notebook that was executed, and its text with another sentence
+    executed = notebook(IDS[0])
+    code = [cell for cell in executed["cells"] if cell["cell_type"] == "code"]
+    code[1] |= {"execution_count": 2, "outputs": [{"output_type": "stream", "name": "stdout", "text": ["seen"]}]}
+    # when it is built again, then the outputs stay; with other code nothing of them does
+    kept = with_outputs(notebook(IDS[0]), executed)
+    assert [cell for cell in kept["cells"] if cell["cell_type"] == "code"] == code
+    code[-1]["source"] = ["1 / 0"]
+    assert with_outputs(notebook(IDS[0]), executed) == notebook(IDS[0])
 
 
 def test_every_text_is_a_lesson() -> None:

@@ -176,3 +176,10 @@ def test_ratios_near_one_say_so() -> None:
 def test_interval_of_the_ratio() -> None:
     assert re.fullmatch(r"8\.1× \(95 %: \d\.\d to \d\.\d\)", interval_text(compare_reports(slow(), fast())))
     assert interval_text(compare_reports(sync(), timed(sync(), 2.0))) == ""
+
+
+def test_a_printed_comparison_is_what_a_terminal_shows() -> None:
+    # given a comparison, when it is printed, then that is the terminal's text; among others it is one line
+    found = compare_reports(slow(), fast())
+    assert f"{found}\n" == comparison_text(found)
+    assert repr(found) == "<Comparison before → after: faster, 257 → 31.6 ms>"

@@ -270,6 +270,14 @@ def test_softmax_of_something_else_is_no_attention() -> None:
     assert "scaled_dot_product_attention" not in finding.advice
 
 
+def test_a_product_of_the_step_before_made_no_scores_of_this_one() -> None:
+    scores, *others = attention()
+
+    finding = memory_bound.find(recorded([*others, scores]))
+
+    assert "scaled_dot_product_attention" not in finding.advice
+
+
 def test_copies_between_layouts_name_channels_last() -> None:
     shapes = [[64, 256, 56, 56], [256, 256, 1, 1], [], [], [], [], [], [], []]
     concrete = ["", "", "[0, 0]", "[1, 1]", "[1, 1]", "1", "False", "False", "True"]

@@ -12,7 +12,16 @@ from msgspec.structs import replace
 
 from ipyprof.analysis.backward import NODE_PREFIX
 from ipyprof.analysis.holders import Ownership
-from ipyprof.analysis.holding import BEFORE, GRAPHS, ROUNDED, TENSORS, UNREACHABLE, held_by_name, layer_of
+from ipyprof.analysis.holding import (
+    ACTIVATIONS,
+    BEFORE,
+    GRAPHS,
+    ROUNDED,
+    TENSORS,
+    UNREACHABLE,
+    held_by_name,
+    layer_of,
+)
 from ipyprof.analysis.lifetimes import lifetimes
 from ipyprof.analysis.memory import DeviceMemory, memory_view
 from ipyprof.analysis.rounding import GRAIN_BYTES, SMALL_BYTES, matched
@@ -287,6 +296,70 @@ def test_a_tensor_that_is_made_anew_and_larger_in_each_step_grows() -> None:
     assert (grown.name, grown.role, grown.bytes, grown.line) == ("history", TENSORS, 2 * MB, 7)
 
 
+def kept_results(sizes: list[int], *, kept: bool = True) -> tuple[TraceBuilder, list[int]]:
+    """A step per size that makes one tensor on line 7, and the addresses; without ``kept`` only the newest stays."""
+    builder = TraceBuilder()
+    heap = Heap(builder)
+    made: list[int] = []
+    for number, size in enumerate(sizes):
+        at = 100 * number
+        builder.step(number, at=at, end=at + 100)
+        builder.line(7, at + 10, at + 50)
+        builder.op("aten::zeros", at + 20, at + 40)
+        made.append(heap.alloc(at + 30, size))
+        if not kept and number:
+            heap.free(at + 45, made[-2])
+    return builder, made
+
+
+@pytest.mark.parametrize("sizes", [[MB] * 4, [MB, 3 * MB, 2 * MB, 4 * MB]])
+def test_what_no_name_reaches_grows_though_the_newest_has_a_name(sizes: list[int]) -> None:
+    """A cache behind ``x = cached(step)``: no name reaches it, and ``x`` is the newest of what it keeps."""
+    builder, made = kept_results(sizes)
+
+    view = view_of(builder, [owner(made[-1], sizes[-1], "x", "tensor")])
+
+    (leak,) = view.growing
+    assert (leak.name, leak.line) == ("kept by line 7 (aten::zeros)", 7)
+    assert leak.bytes == view.growth_bytes_per_step == int(np.median(sizes))
+
+
+def test_a_list_grows_though_the_newest_is_not_in_it_yet() -> None:
+    """The mark of a function's loop is the optimizer's step, and the loss is kept behind it."""
+    builder, made = kept_results([MB] * 4)
+    owners = [owner(address, MB, f"losses[{number}]", "tensor") for number, address in enumerate(made[:-1])]
+
+    view = view_of(builder, [*owners, owner(made[-1], MB, "loss", "tensor")])
+
+    assert [(leak.name, leak.bytes) for leak in view.growing] == [("losses", MB)]
+
+
+def test_a_name_that_is_given_to_another_tensor_in_each_step_does_not_grow() -> None:
+    builder, made = kept_results([MB] * 4, kept=False)
+
+    view = view_of(builder, [owner(made[-1], MB, "x", "tensor")])
+
+    assert view.growing == ()
+
+
+def test_the_last_two_tensors_of_a_loop_do_not_grow() -> None:
+    """``before, x = x, make()``: what came before has a name of its own, and memory stays as it is."""
+    builder = TraceBuilder()
+    heap = Heap(builder)
+    made = [heap.older(MB), heap.older(MB)]
+    for number in range(2):
+        at = 100 * number
+        builder.step(number, at=at, end=at + 100)
+        builder.line(7, at + 10, at + 50)
+        builder.op("aten::zeros", at + 20, at + 40)
+        made.append(heap.alloc(at + 30, MB))
+        heap.free(at + 45, made[-3])
+
+    view = view_of(builder, [owner(made[-1], MB, "x", "tensor"), owner(made[-2], MB, "before", "tensor")])
+
+    assert view.growing == ()
+
+
 def test_a_steady_training_grows_nothing() -> None:
     training = Training()
     found = training.step()
@@ -518,6 +591,23 @@ def test_names_alone_are_summed_by_holder() -> None:
     )
 
     assert [(holding.name, holding.bytes) for holding in found] == [("x", 20), ("parameters of model", 11)]
+
+
+def test_the_graph_of_a_variable_is_activations_and_that_of_a_lists_tensor_was_kept() -> None:
+    found = held_by_name(
+        [
+            owner(1, 30, "graph of loss (in train)", "graph"),
+            owner(2, 20, "graph of losses[0]", "graph"),
+            replace(owner(3, 10, "graph of last", "graph"), also="losses"),
+        ],
+        0,
+    )
+
+    assert [(one.name, one.role) for one in found] == [
+        ("activations behind loss (in train)", ACTIVATIONS),
+        ("graph kept by losses", GRAPHS),
+    ]
+    assert [one.bytes for one in found] == [30, 30]
 
 
 def test_names_alone_leave_the_rounding_apart() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipyprof.analysis.intervals import coverage_before, covered, inside, sweep, union
+from ipyprof.analysis.intervals import coverage_before, covered, inside, intersection, sweep, union
 from ipyprof.trace.model import Int64
 
 STEADY = settings(deadline=None)  # the machine may be busy
@@ -62,6 +62,28 @@ def test_inside_tells_covered_instants(pairs: list[tuple[int, int]], at: list[in
     found = inside(*union(*arrays(pairs)), np.array(at, np.int64))
 
     assert found.tolist() == [instant in cells(pairs) for instant in at]
+
+
+@STEADY
+@given(intervals)
+def test_many_sorted_instants_are_told_as_single_ones(pairs: list[tuple[int, int]]) -> None:
+    start, end = union(*arrays(pairs))
+    at = np.repeat(np.arange(-3, SPAN + 3), 2)
+
+    assert inside(start, end, at).tolist() == [instant in cells(pairs) for instant in at.tolist()]
+    assert coverage_before(start, end, at).tolist() == [
+        sum(cell < instant for cell in cells(pairs)) for instant in at.tolist()
+    ]
+
+
+@STEADY
+@given(intervals, intervals)
+def test_intersection_covers_what_both_cover(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    start, end = intersection(*union(*arrays(one)), *union(*arrays(other)))
+
+    assert (end > start).all()
+    assert (start[1:] >= end[:-1]).all()
+    assert cells(list(zip(start.tolist(), end.tolist(), strict=True))) == cells(one) & cells(other)
 
 
 @STEADY

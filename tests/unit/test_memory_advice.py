@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from ipyprof.analysis.holding import ACTIVATIONS, GRAPHS, OPTIMIZER, PARAMETERS, REST, TEMPORARIES, TENSORS, Holding
+from ipyprof.analysis.holding import (
+    ACTIVATIONS,
+    GRAPHS,
+    OPTIMIZER,
+    PARAMETERS,
+    REST,
+    RESULTS,
+    TEMPORARIES,
+    TENSORS,
+    Holding,
+)
 from ipyprof.diagnosis.memory_advice import (
     batch_share,
     checkpoint_advice,
@@ -61,6 +71,14 @@ def test_tensors_that_grow_without_a_graph_are_not_told_to_be_losses() -> None:
 
 def test_the_history_of_results_is_told_how_to_empty_it() -> None:
     assert "%reset out" in growth_advice((holding("Out", TENSORS, 40),))[0]
+
+
+def test_what_grows_without_a_name_is_told_by_its_line_once() -> None:
+    kept = holding("kept by line 3 (aten::zeros)", RESULTS, 40, 3)
+
+    assert growth_advice((kept,)) == (
+        "Kept by line 3 (aten::zeros): 40.0 MB more after each step. The peak is not reached yet.",
+    )
 
 
 def test_little_growth_is_not_mentioned() -> None:

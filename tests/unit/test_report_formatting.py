@@ -46,6 +46,21 @@ def test_one_precision_per_column(ms: float | None, total: float, text: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("ms", "total", "text"),
+    [
+        (42.34, 56.97, "42.3"),
+        (0.04, 56.97, "< 0.1"),
+        (225.4, 257.0, "225.4"),
+        (2.204, 5.3, "2.20"),
+    ],
+)
+def test_a_part_of_the_step_has_the_decimals_of_a_sentence(ms: float, total: float, text: str) -> None:
+    assert formatting.step_cell(ms, total) == text
+    if total < 100 and ms > 1:
+        assert formatting.time_text(ms) == f"{text} ms"
+
+
+@pytest.mark.parametrize(
     ("share", "whole", "short", "cell"),
     [
         (0.877, "88 %", "88 %", "87.7"),

@@ -16,6 +16,7 @@ from PIL import Image
 
 from ipyprof.report.canvas import Picture, drawable, quantised_png
 from ipyprof.report.categories import KERNEL, LOADER, culprit_of, step_parts
+from ipyprof.report.markup import figure
 from ipyprof.report.plots import DONUT_SIZE, donut, heartbeat, staircase, thin
 from ipyprof.report.timeline import _lane_name, magnification, timeline
 from tests.sample_reports import HOSTILE, cpu_only, healthy, hostile, inconclusive, starvation, sync
@@ -86,6 +87,31 @@ def test_parts_that_were_not_measured_are_left_out() -> None:
 def test_donut_of_nothing_says_so() -> None:
     _, alt = donut((), None)
     assert alt == "Step of not measured as a ring: nothing measured."
+
+
+def test_a_label_stands_clear_of_the_red_edge() -> None:
+    # given a step that is all computing, and computing the bottleneck, when it is drawn
+    parts = step_parts({"kernel": 100.0}, KERNEL)
+    edge = (pixels(donut(parts, 100.0, culprit=KERNEL)[0])[:, :, :3] == (0xC2, 0x3A, 0x1A)).all(axis=2)
+    # then the edge is whole: its right half is not hidden behind the label
+    columns = np.flatnonzero(edge.any(axis=0))
+    middle = (columns[0] + columns[-1]) // 2
+    assert abs(int(edge[:, :middle].sum()) - int(edge[:, middle:].sum())) < 0.05 * edge.sum()
+
+
+def test_words_at_the_axes_are_the_pages() -> None:
+    # given heartbeat and timeline, when they are drawn, then what stands at their axes are words with their places
+    report = starvation()
+    beat, lanes = heartbeat(report.views["heartbeat"], report.memory), timeline(report.views["timeline"])
+    assert beat is not None and lanes is not None
+    named = {word.text: word for word in beat.words}
+    assert {"0", "1 GB", "2 GB", "3 GB", "step 1", "step 2", "step 3", "reserved 3,595 MB"} <= set(named)
+    assert (named["0"].align, named["0"].left) == ("right", pytest.approx(48 / 700))
+    assert named["3 GB"].top < named["2 GB"].top < named["0"].top < named["step 1"].top < 1
+    assert [word.text for word in lanes.words if word.align == "right"][:2] == ["host, main", "autograd"]
+    # and the page has them in its own colour, escaped
+    page = figure(beat._replace(words=(named["0"], dataclasses.replace(named["0"], text="<b>"))), 700)
+    assert page.count(">0</span>") == 1 and "&lt;b&gt;" in page and "color:" not in page
 
 
 def test_thinned_curve_keeps_its_peak_and_ends() -> None:

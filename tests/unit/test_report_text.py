@@ -8,6 +8,7 @@ import pytest
 
 from ipyprof.formatting import columns
 from ipyprof.report.html import render_html
+from ipyprof.report.rungs import rungs
 from ipyprof.report.text import render_text
 from tests.golden_files import assert_golden
 from tests.sample_reports import SAMPLES, cpu_only, healthy, hostile, inconclusive, no_baseline, starvation, sync
@@ -80,3 +81,71 @@ def test_no_control_character_reaches_the_terminal() -> None:
     text = render_text(hostile())
     assert [character for character in text if ord(character) < 32 and character != "\n"] == []
     assert text.encode("utf-8").decode("utf-8") == text
+
+
+# -- what print and repr give --
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_printed_report_is_what_a_terminal_shows(name: str) -> None:
+    # given a report, when it is printed, then that is the terminal's text
+    report = SAMPLES[name]()
+    assert f"{report}\n" == render_text(report)
+
+
+def test_a_report_among_others_is_one_line() -> None:
+    # given reports in a list, when it is shown, then each is its title, its cause and the cost
+    named = dataclasses.replace(starvation(), source=dataclasses.replace(starvation().source, name="before"))
+    assert repr([named, healthy()]) == (
+        "[<Report before: data_loading, 225 of 257 ms>, <Report compute_bound, step 20.6 ms>]"
+    )
+    assert repr(inconclusive()) == "<Report inconclusive, step not measured>"
+
+
+def test_a_title_cannot_break_the_line() -> None:
+    # given a title with a line break, a turning character and no end, when it is shown, then it is short and printable
+    source = dataclasses.replace(sync().source, name="a\nb\u202e" + "c" * 900)
+    text = repr(dataclasses.replace(sync(), source=source))
+    assert text.startswith("<Report a b�ccc") and "…: host_sync, 1.30 of 3.80 ms>" in text
+    assert len(text) < 90
+
+
+# -- the ladder --
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "why"),
+    [
+        (None, "live", "the driver was not asked"),
+        (None, "file", "not in a trace"),
+        ({"missing": "the nvml extra is not installed"}, "live", "the nvml extra is not installed"),
+        ({"missing": ""}, "live", "the steps ended before the driver's next sample"),
+    ],
+)
+def test_a_driver_that_told_nothing_has_a_reason(state: dict[str, str] | None, kind: str, why: str) -> None:
+    # given a run without nvidia-smi's number, when the ladder is made, then it says why
+    report = dataclasses.replace(
+        sync(),
+        utilization=dataclasses.replace(sync().utilization, nvml=None),
+        views={} if state is None else {"device_state": state},
+        source=dataclasses.replace(sync().source, kind=kind),
+    )
+    first = rungs(report)[0]
+    assert (first.name, first.share, first.words) == ("nvidia-smi", None, why)
+    assert f"nvidia-smi not measured ({why})" in " ".join(str(report).split())
+
+
+@pytest.mark.parametrize(
+    ("name", "core", "shapes", "why"),
+    [
+        ("aten::mm", "yes", "", "input shapes were not recorded"),
+        ("aten::mm", "unknown", "[8, 8]", "the peak of this device or precision is not known"),
+        ("CUDA graph replay", "n/a", "", "a CUDA graph has no shapes"),
+        ("aten::add", "n/a", "[8]", "no product, convolution or attention ran"),
+    ],
+)
+def test_a_step_without_mfu_has_a_reason(name: str, core: str, shapes: str, why: str) -> None:
+    # given operators and no MFU, when the ladder is made, then its last rung says why
+    one = dataclasses.replace(sync().operators[0], name=name, tensor_core=core, shapes=shapes)
+    use = dataclasses.replace(sync().utilization, mfu=None)
+    assert rungs(dataclasses.replace(sync(), operators=(one,), utilization=use))[-1].words == why

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
+import json
 import re
 import sys
 from pathlib import Path
@@ -13,15 +14,16 @@ from typing import Any
 import pytest
 
 from ipyprof.report import perfetto
+from ipyprof.report.html import render_html
 from ipyprof.report.panel_rows import PanelRow, group_names, group_rows, rows_table, selected
 from ipyprof.report.panel_tabs import free_name, memory_at, zoomed
 from ipyprof.report.report import Report
-from ipyprof.report.widgets import build_panel, close_panel, rows_view, step_ring
+from ipyprof.report.widgets import LIMITS, build_panel, close_panel, rows_view, step_ring
 from ipyprof.trace.kept import KeptTrace, tensorboard_name
 from ipyprof.trace.model import LiveRecord
 from ipyprof.trace.reader import read_trace
 from tests.sample_comparisons import fast, slow
-from tests.sample_reports import cpu_only, hostile, starvation, sync
+from tests.sample_reports import SAMPLES, cpu_only, hostile, starvation, sync
 
 
 def words_of(page: str) -> str:
@@ -368,6 +370,67 @@ def test_a_title_cannot_end_the_script() -> None:
     page = perfetto.handover(b"x", "</script><b>\u2028")
     assert page.count("</script>") == 1
     assert "<b>" not in page and "\u2028" not in page
+
+
+# -- what the notebook keeps --
+
+
+def held(widget: Any) -> int:
+    """Bytes of a widget's and its parts' tables and pictures, as the notebook keeps them."""
+    own = getattr(widget, "value", "") if type(widget).__name__ in ("HTML", "Image") else ""
+    size = len(json.dumps(own)) - 2 if isinstance(own, str) else len(base64.b64encode(bytes(own)))
+    return size + sum(held(child) for child in getattr(widget, "children", ()))
+
+
+def test_only_the_tab_in_sight_holds_anything() -> None:
+    # given a panel whose tabs were all opened, when each is left and opened again
+    panel = build_panel(starvation())
+    first = held(panel)
+    sizes = []
+    for at in (1, 2, 1, 0):
+        panel.selected_index = at
+        sizes.append(held(panel))
+    # then it holds what the tab in sight shows, and every tab shows again what it showed
+    assert sizes == [sizes[0], sizes[1], sizes[0], first]
+    assert min(sizes) > 1_000
+    assert all(held(place) == 0 for place in panel.children[1].children)
+
+
+def test_a_tab_comes_back_as_it_was_left() -> None:
+    # given rows that were sorted and filtered, when another tab is looked at in between, then they are still there
+    panel = build_panel(starvation())
+    controls, below = panel.children[0].children
+    controls.children[4].value = "BATCH backward"
+    panel.selected_index = 2
+    assert below.children[0].value == ""
+    panel.selected_index = 0
+    assert "1 row of 22" in words_of(below.children[0].value)
+    assert bytes(below.children[1].value).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_run_weighs_less_than_300_kb_whatever_is_open(name: str) -> None:
+    # given the page of a run and its panel, when each tab is opened, a run is compared and as many rows as there may be
+    # are shown
+    report = SAMPLES[name]()
+    page = len(json.dumps(render_html(report)))
+    panel = build_panel(report, earlier=lambda: [(1, starvation())])
+    if panel is None:
+        pytest.skip("nothing to choose from")
+    sizes = []
+    for at in range(1, 5):
+        panel.selected_index = at
+        if at == 3:
+            panel.children[3].children[0].children[0].children[0].value = 1
+        sizes.append(held(panel))
+    panel.selected_index = 0
+    _, group, _, limit, _ = panel.children[0].children[0].children
+    limit.value = max(LIMITS)
+    for rows in group.options:
+        group.value = rows
+        sizes.append(held(panel))
+    # then both together are under 300 kB
+    assert page + max(sizes) < 300_000
 
 
 # -- no panel --

@@ -14,7 +14,7 @@ from ipyprof.diagnosis.clocks import shifted
 from ipyprof.diagnosis.confidence import confidence
 from ipyprof.diagnosis.trust import checks, unprofiled_spread
 from ipyprof.diagnosis.verdict import diagnose
-from ipyprof.trace.model import LiveRecord
+from ipyprof.trace.model import AllocatorState, LiveRecord
 from ipyprof.trace.pieces import BROKEN, BROKEN_END, ENDS_EARLY, HOLES, REPAIRED, UNFIT
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
@@ -336,6 +336,44 @@ def test_memory_records_that_do_not_add_up_warn() -> None:
     found = said(analyse(machine.trace(), live("", 1_002)))
 
     assert found["memory"] == ("warn", "1 memory record does not add up: the heartbeat may be incomplete")
+
+
+def with_peak(torchs_own: int, before: int | None = None) -> dict[str, tuple[str, str]]:
+    """What is said of a recording whose heartbeat peaks at 100 MB."""
+    machine = Machine()
+    with machine.step():
+        busy(machine)
+        machine.python(100)
+    machine.builder.memory(10, 60_000_000, 100_000_000, 200_000_000)
+    machine.builder.memory(20, -60_000_000, 40_000_000, 200_000_000)
+    state = AllocatorState(
+        device=0, allocated_bytes=0, reserved_bytes=0, peak_bytes=torchs_own, peak_before_bytes=before
+    )
+    return said(analyse(machine.trace(), live("", 1_002, allocator=(state,))))
+
+
+@pytest.mark.parametrize("before", [0, 100_000_000])
+@pytest.mark.parametrize("torchs_own", [100_000_000, 101_000_000])
+def test_a_peak_that_is_torchs_own_too_is_ok(torchs_own: int, before: int) -> None:
+    """C11."""
+    found = with_peak(torchs_own, before)
+
+    assert found["memory peak"] == ("ok", "the heartbeat's peak agrees with torch.cuda.max_memory_allocated()")
+
+
+def test_a_peak_that_rose_while_recorded_and_is_missing_warns() -> None:
+    found = with_peak(180_000_000, 100_000_000)
+
+    assert found["memory peak"] == (
+        "warn",
+        "torch's own peak of GPU 0 is 180 MB, the heartbeat's 100 MB: allocations are missing, such as those of other "
+        "threads",
+    )
+
+
+@pytest.mark.parametrize(("torchs_own", "before"), [(180_000_000, 180_000_000), (40_000_000, 30_000_000)])
+def test_a_peak_from_before_or_statistics_that_the_cell_reset_say_nothing(torchs_own: int, before: int) -> None:
+    assert "memory peak" not in with_peak(torchs_own, before)
 
 
 def test_damage_and_notes_are_shown() -> None:
