@@ -2,11 +2,11 @@
 
     python -m tests.gpu.notebooks [--only N ...] --out DIR
 
-executes each notebook of `demo_notebooks` in a kernel of its own and writes it, executed, to ``DIR``; on a GPU also the
-reports that it shows where there is none, to ``DIR/recorded``, and every report, whole, to ``DIR/reports``. It holds
-when no cell fails, on a GPU every verdict is the expected one, each notebook is under 1 MB and each report under 300 kB,
-no output holds an absolute path or the name of the host, and all of them together take less than 200 s. The exit code is
-0 only then.
+executes each notebook of `demo_notebooks` in a kernel of its own and writes it, executed, to ``DIR``; on a GPU also
+the reports that it shows where there is none, to ``DIR/recorded``, and every report, whole, to ``DIR/reports``. It
+holds when no cell fails, on a GPU every verdict is the expected one, each notebook is under 1 MB and each report
+under 300 kB, no output holds an absolute path or the name of the host, and all of them together take less than 200 s.
+The exit code is 0 only then.
 """
 
 from __future__ import annotations
