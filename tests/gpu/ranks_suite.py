@@ -69,7 +69,6 @@ CASES = (
     Case(name="host_sleep", plant="host", cause="host"),
     Case(name="loader_sleep", plant="loader", cause="loader"),
     Case(name="communication_bound", plain=True, layers=8, width=8192, batch=64, bucket_mb=200, read=False),
-    Case(name="many_launches", plain=True, layers=24, batch=64, bucket_mb=200, read=False),
     Case(name="overlapped", plain=True, batch=16384, read=False),
 )
 
