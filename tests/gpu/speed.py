@@ -4,8 +4,8 @@ One loop of small kernels, whose step the host decides: there any extra work of 
 under ``%%gpuprofile`` alternate.
 
 * Steps outside the recording: hundred steps that begin twenty steps behind the one in which the report was delivered,
-  against the same steps of the cell alone. The fastest twenty steps of each are compared (the rule of ``timeit``): such
-  a host changes its speed by half within seconds, and what is looked for is a hundredth.
+  against the same steps of the cell alone, with the standard error over the pairs: such a host changes its speed by half
+  within seconds, and what is looked for is a hundredth.
 * Recorded steps, against plain ``torch.profiler`` with the same switches.
 * The end of the cell to the dashboard, for recordings of 10,000, 100,000 and 500,000 events, and against
   ``prof.key_averages().table()`` of the same recording up to 100,000.
@@ -17,10 +17,11 @@ checks the script, not the goals.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from itertools import pairwise
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ def loop(device: str) -> dict[str, Any]:
 
 
 def outside(shell: Any, pairs: int) -> tuple[float, float]:
-    """(profiled / alone, the spread of the runs alone) over steps behind the report."""
+    """(profiled / alone, its standard error) over steps behind the report, of the median of each run."""
     names = shell.user_ns
 
     def taken(magic: str, earlier: object) -> list[float]:
@@ -83,12 +84,11 @@ def outside(shell: Any, pairs: int) -> tuple[float, float]:
 
     nothing_to_wait_for = object()
     taken("", nothing_to_wait_for)
-    alone, profiled = [], []
+    ratios = []
     for _ in range(pairs):
-        alone.append(taken("", nothing_to_wait_for))
-        profiled.append(taken("%%gpuprofile -q --static -o report\n", last_report()))
-    whole = [sum(parts) for parts in alone]
-    return min(map(min, profiled)) / min(map(min, alone)), (max(whole) - min(whole)) / median(whole)
+        alone = median(taken("", nothing_to_wait_for))
+        ratios.append(median(taken("%%gpuprofile -q --static -o report\n", last_report())) / alone)
+    return mean(ratios), stdev(ratios) / pairs**0.5 if pairs > 1 else math.inf
 
 
 def recorded(shell: Any, device: str, pairs: int) -> tuple[float, float]:
@@ -148,8 +148,8 @@ def rows_of(device: str, pairs: int, events: tuple[int, ...]) -> list[Row]:
     shell = InteractiveShell.instance()
     shell.run_line_magic("load_ext", "ipyprof")
     shell.user_ns.update(loop(device))
-    slower, spread = outside(shell, pairs)
-    note = f"fastest of {pairs} pairs, alone they spread by {100 * spread:.0f} %"
+    slower, error = outside(shell, pairs)
+    note = f"± {error:.2f} over {pairs} pairs"
     add(Row(what="steps behind the recording / alone", value=slower, limit=OUTSIDE, note=note))
     slower, plain_ms = recorded(shell, device, pairs)
     note = f"{plain_ms:.2f} ms each"
@@ -168,7 +168,7 @@ def rows_of(device: str, pairs: int, events: tuple[int, ...]) -> list[Row]:
 def main() -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.speed", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--dry", action="store_true", help="a short run on the CPU; the goals are not judged")
     asked = parser.parse_args()
     if asked.dry:

@@ -45,7 +45,7 @@ def found(**changes: Any) -> dict[str, Any]:
 
 def alone(**changes: Any) -> dict[str, Any]:
     """What a report says of a job without a late rank, whose step takes 5 ms by hand too."""
-    return found(**{"straggler": None, "step_ms": 5.0, "with_ms": 5.0, "collectives": [], **changes})
+    return found(**{"straggler": None, "step_ms": 5.0, "with_ms": 5.0, "communication_ms": None, **changes})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def alone(**changes: Any) -> dict[str, Any]:
         (BOUND, alone(without_ms=2.0, communication="found", predicted_ms=2.1), ""),
         (BOUND, alone(without_ms=2.0, communication="found", predicted_ms=3.0), "predicted 0.60 of the step, not 0.40"),
         (BOUND, alone(without_ms=4.9, communication="found"), "with its collectives hidden it is 2% faster"),
-        (BOUND, alone(without_ms=2.0, collectives=[{"calls": 4.0, "latency_ms": 1.2}]), ""),
+        (BOUND, alone(without_ms=2.0, communication_ms=4.8), ""),
     ],
 )
 def test_what_was_not_planted_is_wrong(case: Case, report: dict[str, Any], told: str) -> None:
