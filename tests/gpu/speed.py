@@ -4,8 +4,8 @@ One loop of small kernels, whose step the host decides: there any extra work of 
 under ``%%gpuprofile`` alternate.
 
 * Steps outside the recording: hundred steps that begin twenty steps behind the one in which the report was delivered,
-  against the same steps of the cell alone, with the standard error over the pairs: such a host changes its speed by half
-  within seconds, and what is looked for is a hundredth.
+  against the same steps of the cell alone, with the standard error over the pairs: such a host changes its speed by
+  half within seconds, and what is looked for is a hundredth.
 * Recorded steps, against plain ``torch.profiler`` with the same switches.
 * The end of the cell to the dashboard, for recordings of 10,000, 100,000 and 500,000 events, and against
   ``prof.key_averages().table()`` of the same recording up to 100,000.
