@@ -18,8 +18,11 @@ def amdahl_shares(
 ) -> tuple[float, ...]:
     """(count,) shares 0..1 of the step, for the first ``count`` rows: by replay without the work and calls of each.
 
-    Less than the row's share of device time where that work runs beside the host's, more where the host waits for it.
+    Less than the row's share of device time where that work runs beside the host's, more where the host waits for it;
+    0 where the recorded steps have no length.
     """
+    if replayed.step_ns <= 0:
+        return (0.0,) * len(table.rows[:count])
     shares: list[float] = []
     row_of = table.row[program.record]
     events = trace.select(Kind.OPERATOR)

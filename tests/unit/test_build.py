@@ -492,7 +492,14 @@ events = st.one_of(
 )
 
 
+NO_LENGTH = [("step", 0, 0, ""), ("step", 1, 0, ""), ("kernel", 0, 0, "")]
+
+
 @settings(max_examples=150, deadline=None)
+@hypothesis.example(found=NO_LENGTH, step_us=1.0, tid=1)
+@hypothesis.example(found=NO_LENGTH, step_us=None, tid=1)
+@hypothesis.example(found=NO_LENGTH[:2], step_us=None, tid=1)
+@hypothesis.example(found=[("step", 0, 0, ""), ("launch", 0, 0, "")], step_us=0.001, tid=1)
 @hypothesis.given(
     found=st.lists(events, min_size=1, max_size=25),
     step_us=st.one_of(st.none(), st.floats(0.5, 10_000)),
