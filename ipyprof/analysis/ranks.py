@@ -141,6 +141,10 @@ def compare(summaries: Sequence[RankSummary]) -> Comparison:
         )
     elif (largest > max(VARYING_SHARE * recorded_ns, least)).mean() > MOSTLY:
         state = "varying"
+    elif (largest > VARYING_SHARE * recorded_ns).mean() > MOSTLY:
+        # Delays that the clocks could have made up: they are neither seen nor ruled out.
+        reason = f"the ranks' clocks agree within {off / 1e6:.1f} ms only"
+        return _unknown(reason, step_ns, found.unmatched)
     costs, shares, waiting = cost_of(groups, clocks, summaries)
     entries, entries_step, lanes = entries_of(groups, clocks, ranks, numbers, late)
     return Comparison(

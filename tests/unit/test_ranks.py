@@ -134,6 +134,18 @@ def test_clocks_of_other_hosts_are_aligned_on_the_ends() -> None:
     assert found.clocks.residual_ns == pytest.approx(0.0, abs=1)
 
 
+def test_delays_that_the_clocks_could_have_made_up_cannot_be_told() -> None:
+    # given two hosts of which the second one's clock goes 10 ms faster in every step of 40 ms
+    ranks = list(simulate(Job(ranks=16)))
+    for at, one in enumerate(ranks[8:], 8):
+        drifted = [(*row[:2], *(when + 10 * MS * row[1] for when in row[2:5]), *row[5:]) for row in one.rows]
+        ranks[at] = replace(one, rows=tuple(drifted))
+    # when they are compared, then nobody is called late, and nobody balanced
+    found = compare(ranks)
+    assert (found.state, found.straggler) == ("unknown", None)
+    assert found.reason.startswith("the ranks' clocks agree within ")
+
+
 def test_one_host_has_one_clock() -> None:
     """Nothing is taken off, so that a collective that is left at several times stays so."""
     end = np.array([[100.0, 160.0], [300.0, 340.0]])
