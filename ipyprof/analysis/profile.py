@@ -119,12 +119,14 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
         sampled = program
         if live is not None and live.baseline_closing:
             sampled = program.cut(*loader_spans(trace, steps, live, np.asarray(program.threads)), records=False)
-        cost = FILE_COST_NS if baseline is None else _cost(sampled, baseline, _host_ns(live), from_idle=from_idle)
+        # Where the device is the limit, how fast the host is shows only where it runs ahead.
+        ahead = _ahead(sampled, _host_ns(live))
+        cost = FILE_COST_NS if baseline is None else _cost(sampled, baseline, ahead, from_idle=from_idle)
         replayed = replay(program, cost, once=once)
         if baseline is not None and not from_idle:
             program, replayed, drift = follow(program, cost, baseline)
-        if cost < FILE_COST_NS:
-            cost, replayed = _behind_the_device(program, cost, replayed)
+        if cost < ahead:
+            cost, replayed = _behind_the_device(program, cost, ahead, replayed)
         if baseline is None:
             step, source = replayed.step_ns, "replay"
         else:
@@ -165,32 +167,34 @@ def typical_step_ns(samples: Sequence[int], cycle: int) -> float | None:
 
     Samples within a cycle differ: only its last iteration steps the optimizer. ``None`` without samples.
     """
-    if not samples:
-        return None
-    whole = [sum(samples[at : at + cycle]) / cycle for at in range(0, len(samples) - cycle + 1, cycle)]
-    return float(median(whole or samples))
+    return float(median(_iterations(samples, cycle) or samples)) if samples else None
+
+
+def _iterations(samples: Sequence[int], cycle: int) -> list[float]:
+    """Of each whole cycle of the samples what an iteration takes."""
+    return [sum(samples[at : at + cycle]) / cycle for at in range(0, len(samples) - cycle + 1, cycle)]
 
 
 def _host_ns(live: LiveRecord | None) -> float | None:
     """The least host time that an unprofiled step took, from mark to mark; ``None`` = not measured."""
-    if live is None or len(live.baseline_host_ns) < live.cycle:
-        return None
-    samples, cycle = live.baseline_host_ns, live.cycle
-    return min(sum(samples[at : at + cycle]) / cycle for at in range(0, len(samples) - cycle + 1, cycle))
+    return None if live is None else min(_iterations(live.baseline_host_ns, live.cycle), default=None)
 
 
-def _cost(program: Program, step_ns: float, host_ns: float | None, *, from_idle: bool) -> float:
+def _cost(program: Program, step_ns: float, ahead_ns: float, *, from_idle: bool) -> float:
     """What recording an event cost, solved from the baseline.
 
     Where it can only be a small part of the step, the rest of the step varies by more than it, and the usual cost is
     the better guess unless the baseline asks for a higher one. Where the device is the limit with it, a longer step is
-    a slower device, and how fast the host is shows only where it runs ahead: ``host_ns``, all that a step took of it.
+    a slower device.
+
+    Args:
+        ahead_ns: what it cost by the host that ran ahead.
     """
     if not from_idle:
         usual = replay(program, FILE_COST_NS)
         small = program.events / program.steps * FILE_COST_NS < SOLVE_SHARE * step_ns
         if usual.step_ns <= step_ns and device_share(program, usual) >= DEVICE_LIMIT:
-            return _ahead(program, host_ns)
+            return ahead_ns
         if usual.step_ns <= step_ns and small:
             return FILE_COST_NS
     return solve_cost(program, step_ns, from_idle=from_idle)
@@ -205,17 +209,18 @@ def _ahead(program: Program, host_ns: float | None) -> float:
     return min(max(least, FILE_COST_NS), COST_LIMIT_NS)
 
 
-def _behind_the_device(program: Program, cost_ns: float, replayed: Replayed) -> tuple[float, Replayed]:
+def _behind_the_device(program: Program, cost_ns: float, ahead_ns: float, replayed: Replayed) -> tuple[float, Replayed]:
     """The cost of an event, and its replay, where the device is the limit.
 
-    There the baseline says nothing of how fast the host is: solving stops as soon as the host is no slower than the
-    device, and edits of device work would find nothing to gain. The usual cost is taken where it changes no step.
+    There the step says nothing of how fast the host is: solving stops as soon as the host is no slower than the device,
+    and edits of device work would find nothing to gain. The cost by the host that ran ahead is taken where it changes
+    no step.
     """
     if device_share(program, replayed) < DEVICE_LIMIT:
         return cost_ns, replayed
-    usual = replay(program, FILE_COST_NS)
-    same = abs(usual.step_ns - replayed.step_ns) <= SAME_STEP * replayed.step_ns
-    return (FILE_COST_NS, usual) if same else (cost_ns, replayed)
+    ahead = replay(program, ahead_ns)
+    same = abs(ahead.step_ns - replayed.step_ns) <= SAME_STEP * replayed.step_ns
+    return (ahead_ns, ahead) if same else (cost_ns, replayed)
 
 
 def _fit_error(trace: Trace, program: Program) -> float:

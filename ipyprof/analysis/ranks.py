@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -128,7 +128,7 @@ def compare(summaries: Sequence[RankSummary]) -> Comparison:
     often = (late[:, first] > least).mean() > MOSTLY
     # Whose delays the steps' largest ones are: a rank that is late, not one that was.
     its_own = float(np.fmax(late[:, first], 0.0).sum()) >= ITS_OWN * float(np.fmax(largest, 0.0).sum())
-    state, straggler = "balanced", None
+    state, reason, straggler = "balanced", "", None
     if over and often and its_own:
         state = "straggler"
         following = max(float(typical[order[1]]), 0.0) if len(order) > 1 and not np.isnan(typical[order[1]]) else 0.0
@@ -143,13 +143,12 @@ def compare(summaries: Sequence[RankSummary]) -> Comparison:
         state = "varying"
     elif (largest > VARYING_SHARE * recorded_ns).mean() > MOSTLY:
         # Delays that the clocks could have made up: they are neither seen nor ruled out.
-        reason = f"the ranks' clocks agree within {off / 1e6:.1f} ms only"
-        return _unknown(reason, step_ns, found.unmatched)
+        state, reason = "unknown", f"the ranks' clocks agree within {off / 1e6:.1f} ms only"
     costs, shares, waiting = cost_of(groups, clocks, summaries)
     entries, entries_step, lanes = entries_of(groups, clocks, ranks, numbers, late)
-    return Comparison(
+    compared = Comparison(
         state=state,
-        reason="",
+        reason=reason,
         straggler=straggler,
         others=tuple(int(ranks[at]) for at in over if at != first) if straggler else (),
         late_ns={int(ranks[at]): float(ns) for at, ns in enumerate(typical.tolist()) if not np.isnan(ns)},
@@ -170,6 +169,15 @@ def compare(summaries: Sequence[RankSummary]) -> Comparison:
         skipped_start=skipped,
         unmatched=found.unmatched,
     )
+    return compared if state != "unknown" else _without_delays(compared)
+
+
+def _without_delays(compared: Comparison) -> Comparison:
+    """What the collectives cost, and nothing of who was late: the clocks cannot tell."""
+    return replace(
+        compared, late_ns={}, steps_late={}, last_share={}, steps=0, usual_ns=0.0, worst_ns=0.0, entries=(),
+        entries_step=None, lanes={},
+    )  # fmt: skip
 
 
 def _step(summaries: Sequence[RankSummary]) -> float | None:

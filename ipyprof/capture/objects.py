@@ -6,11 +6,12 @@ Call the ones that take tensors with torch functions switched off (``torch._C.Di
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
-from types import GeneratorType, GetSetDescriptorType, MappingProxyType, MemberDescriptorType
+from types import FrameType, GeneratorType, GetSetDescriptorType, MappingProxyType, MemberDescriptorType
 from typing import Any
 
 import torch
@@ -31,6 +32,21 @@ _OPAQUE: tuple[type, ...] = (
 )  # fmt: skip
 OPAQUE = frozenset(map(id, _OPAQUE))
 """Ids of classes that keep objects without a way to them: caches, iterators, generators that wait."""
+
+
+def referents(value: Any) -> list[Any]:
+    """What the collector sees behind an object, of which nothing runs.
+
+    Before Python 3.11 a generator that waits has a frame, and its variables are the frame's.
+    """
+    found = []
+    for one in gc.get_referents(value):
+        if type(one) is FrameType:
+            shared = (id(one.f_globals), id(one.f_builtins))  # of the module, not the generator's own
+            found += [own for own in gc.get_referents(one) if id(own) not in shared]
+        else:
+            found.append(one)
+    return found
 
 
 def ends_of(ahead: Iterable[Any], behind: Iterable[Any], length: int) -> list[tuple[int, Any]]:

@@ -357,7 +357,7 @@ class _Walk:
         self.add(_self_of(value), name, variable)
 
     def _look_at_opaque(self, value: Any, name: str, variable: str) -> None:
-        for item in islice(gc.get_referents(value), objects.MOST_ITEMS):  # what the collector sees, and nothing runs
+        for item in islice(objects.referents(value), objects.MOST_ITEMS):
             self.add(item, f"{name}()", variable)
 
     def _look_at_module(self, value: Any, name: str, variable: str) -> None:

@@ -344,11 +344,10 @@ def test_what_caches_iterators_and_waiting_generators_keep_is_named() -> None:
         pairs=enumerate([torch.zeros(9)]),
     )
 
-    generators = {"waiting()": ("tensor", 24)} if sys.version_info >= (3, 11) else {}
     assert found == {
         "weights()[5]": ("tensor", 20),
         "few()": ("tensor", 16),
-        **generators,
+        "waiting()": ("tensor", 24),
         "rows()[0]": ("tensor", 28),
         "partial()[0]": ("tensor", 32),
         "pairs()()[0]": ("tensor", 36),

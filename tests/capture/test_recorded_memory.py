@@ -7,7 +7,6 @@ sees them. Blocks that are older than the recording are missing from its totals,
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -155,9 +154,6 @@ def test_what_keeps_the_losses_is_the_leak_whatever_it_is(
     shell: Any, more: str, cell: str, name: str, size: int
 ) -> None:
     """E15: several names for a loss, a sum, a function whose marks are the optimizer's steps, a generator."""
-    if name == "running" and sys.version_info < (3, 11):
-        pytest.skip("before Python 3.11 the collector does not see a waiting generator's variables")
-
     view, _ = recorded(shell, f"{SETUP}{more}\n", f"{cell}\n")
 
     assert [(leak.name, leak.bytes) for leak in view.growing] == [(name, SAVED_BYTES + size)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,9 +28,9 @@ def test_no_numbers_are_an_empty_array() -> None:
 
 
 @pytest.mark.parametrize("value", [1 << 63, "7", None])
-def test_what_does_not_fit_is_an_error(value: object) -> None:
+def test_what_does_not_fit_is_an_error(value: Any) -> None:
     with pytest.raises(struct.error):
-        packed([0, value], "q")  # type: ignore[list-item]
+        packed([0, value], "q")
 
 
 def test_unsigned_ids_are_wrapped_one_to_one() -> None:

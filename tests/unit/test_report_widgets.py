@@ -415,8 +415,9 @@ def test_a_run_weighs_less_than_300_kb_whatever_is_open(name: str) -> None:
     report = SAMPLES[name]()
     page = len(json.dumps(render_html(report)))
     panel = build_panel(report, earlier=lambda: [(1, starvation())])
-    if panel is None:
-        pytest.skip("nothing to choose from")
+    if panel is None:  # a run without anything to choose from has its page only
+        assert page < 300_000
+        return
     sizes = []
     for at in range(1, 5):
         panel.selected_index = at
