@@ -20,6 +20,6 @@ __all__ = ["__version__", "compare", "last_report", "load", "load_ipython_extens
 
 def load_ipython_extension(shell: Any) -> None:
     """What ``%load_ext ipyprof`` calls: register ``%%gpuprofile``. Prints nothing and imports no torch."""
-    from ipyprof import magics
+    from ipyprof import magic as magics
 
     magics.load(shell)

@@ -73,8 +73,8 @@ def _demo() -> int:
 
 
 def _report(paths: Sequence[str], *, as_json: bool, page: Path | None) -> int:
-    from ipyprof.delivery import check_target, write_page
-    from ipyprof.report.text import render_text
+    from ipyprof.run import check_target, write_page
+    from ipyprof.show.text import render_text
 
     if page is not None:
         if len(paths) > 1:
@@ -103,9 +103,9 @@ def _report(paths: Sequence[str], *, as_json: bool, page: Path | None) -> int:
 
 
 def _compare(before: str, after: str, *, as_json: bool, page: Path | None) -> int:
-    from ipyprof.delivery import check_target, write_text
-    from ipyprof.report.compare_html import comparison_page
-    from ipyprof.report.compare_text import comparison_text
+    from ipyprof.run import check_target, write_text
+    from ipyprof.show.compare_html import comparison_page
+    from ipyprof.show.compare_text import comparison_text
 
     if page is not None:
         if any(files.same_file(page, Path(path).expanduser()) for path in (before, after)):

@@ -13,17 +13,18 @@ from os import PathLike
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ipyprof import history, running
-from ipyprof.delivery import Delivery, check_targets, now, report_of
+from ipyprof import history
+from ipyprof import run as running
 from ipyprof.errors import IpyprofError, OptionError
 from ipyprof.options import STEP_WAYS, Options
-from ipyprof.surface import surface_for
+from ipyprof.run import Delivery, check_targets, now, report_of
+from ipyprof.show.output import surface_for
 
 if TYPE_CHECKING:
     from ipyprof.capture.steps import StepDetector
     from ipyprof.report.comparison import Comparison
     from ipyprof.report.report import Report
-    from ipyprof.trace.model import LiveRecord
+    from ipyprof.trace.live import LiveRecord
 
 __all__ = ["compare", "last_report", "load", "profile", "step"]
 
@@ -110,13 +111,13 @@ class profile:
         return self
 
     def _begin(self, run: running.Run, on: ExitStack, filename: str, cell: tuple[str, ...]) -> None:
-        from ipyprof.capture.memory_snapshot import MemoryHistory
+        from ipyprof.capture.memory import MemoryHistory
         from ipyprof.capture.repeated import session_of
         from ipyprof.capture.steps import StepDetector
 
         make: type[Delivery] = Delivery
         if self._options.ranks is not None:
-            from ipyprof.rank_delivery import RankDelivery, surface_of_rank
+            from ipyprof.ranks.job import RankDelivery, surface_of_rank
 
             make, self._surface = RankDelivery, surface_of_rank(self._surface)
         delivery = make(self._options, self._surface, cell=cell)
@@ -209,7 +210,7 @@ def compare(before: Report | str | PathLike[str], after: Report | str | PathLike
         >>> ipyprof.compare("before.json.gz", "after.json.gz").headline  # doctest: +SKIP
         'Predicted at most 8.1×, reached 8.1×: a step takes 31.6 ms instead of 257 ms.'
     """
-    from ipyprof.report.compare import compare_reports
+    from ipyprof.report.comparison import compare_reports
     from ipyprof.report.report import Report
 
     one, other = (given if isinstance(given, Report) else load(given) for given in (before, after))
@@ -218,7 +219,7 @@ def compare(before: Report | str | PathLike[str], after: Report | str | PathLike
 
 def _load_several(paths: Sequence[str | PathLike[str]]) -> Report:
     """The report of a list of files, folders and patterns."""
-    from ipyprof.rank_files import trace_files
+    from ipyprof.ranks.files import trace_files
 
     if not paths or not all(isinstance(path, (str, PathLike)) for path in paths):
         raise IpyprofError(
@@ -229,23 +230,23 @@ def _load_several(paths: Sequence[str | PathLike[str]]) -> Report:
     found = [file for path in paths for file in trace_files(path)]
     if len(found) == 1:
         return load(found[0])
-    from ipyprof.joint import load_ranks, short_name
+    from ipyprof.ranks.files import load_ranks, short_name
 
     return load_ranks(found, short_name(found))
 
 
 def load_all(path: str | PathLike[str]) -> tuple[Report, ...]:
     """As ``load``, and all reports of a list of them."""
-    from ipyprof.rank_files import trace_files
+    from ipyprof.ranks.files import trace_files
 
     found = trace_files(path)
     if len(found) > 1:
-        from ipyprof.joint import load_ranks
+        from ipyprof.ranks.files import load_ranks
 
         return (load_ranks(found, os.fspath(path)),)
     where = found[0]
     from ipyprof.report.report import Source
-    from ipyprof.trace import source
+    from ipyprof.trace import reader as source
     from ipyprof.trace.reader import parse_trace
 
     data = source.read_bytes(where)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ipyprof.report.report import Report
-    from ipyprof.trace.kept import KeptTrace
+    from ipyprof.trace.writer import KeptTrace
 
 KEPT = 10
 

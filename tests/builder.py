@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from ipyprof.trace.kinds import LINE_PREFIX, STEP_PREFIX
-from ipyprof.trace.model import LiveRecord, Trace
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Trace
 from ipyprof.trace.reader import parse_trace
 
 HOST_PID = 1000

@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from ipyprof.analysis.rank_roll import call_the_roll
 from ipyprof.errors import IpyprofError
-from ipyprof.joint import judge
-from ipyprof.report.canvas import Drawn
-from ipyprof.report.compare import compare_reports
-from ipyprof.report.compare_html import comparison_page
-from ipyprof.report.compare_text import comparison_text
-from ipyprof.report.html import render_page
-from ipyprof.report.ranks import ranks_value
+from ipyprof.ranks.files import judge
+from ipyprof.ranks.report import ranks_value
+from ipyprof.ranks.summary import call_the_roll
+from ipyprof.report.comparison import compare_reports
 from ipyprof.report.report import Device, MemoryView, Report
-from ipyprof.report.text import render_text
-from ipyprof.report.widgets import build_panel
-from ipyprof.trace.model import Repeat, Repeats
+from ipyprof.show.compare_html import comparison_page
+from ipyprof.show.compare_text import comparison_text
+from ipyprof.show.html import render_page
+from ipyprof.show.panel import build_panel
+from ipyprof.show.pictures import Drawn
+from ipyprof.show.text import render_text
+from ipyprof.trace.live import Repeat, Repeats
 from tests.sample_reports import sync
 from tests.simulated_ranks import MS, Job, simulate
 

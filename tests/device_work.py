@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipyprof.analysis.profile import Profile, analyse
-from ipyprof.trace.model import Details, LiveRecord
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Details
 from tests.builder import TraceBuilder
 
 BF16, HALF, FLOAT = "c10::BFloat16", "c10::Half", "float"

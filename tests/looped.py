@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ipyprof.analysis.profile import Profile, analyse
-from ipyprof.diagnosis.finding import Finding
+from ipyprof.diagnosis.cause import Finding
 from tests.machine import Machine, live
 
 SOURCE = "%%gpuprofile\nfor x in loader:\n    y = model(x)\n    total += y.item()\n    torch.cuda.empty_cache()\n"

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ipyprof.trace.model import LiveRecord, Trace
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Trace
 from tests.builder import TraceBuilder
 
 LATENCY = 5.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipyprof.analysis.launched import LAUNCH_TO_START_NS, Act, Float
+from ipyprof.analysis.attribution import LAUNCH_TO_START_NS, Act, Float
 from ipyprof.analysis.program import Program
 from ipyprof.analysis.recurrence import BETWEEN_RECORDS_NS
 

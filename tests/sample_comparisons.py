@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ipyprof.diagnosis.finding import Verdict
+from ipyprof.diagnosis.cause import Verdict
 from ipyprof.report.report import Breakdown, Report, Throughput, Utilization
 from tests.sample_reports import starvation
 

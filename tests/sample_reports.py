@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from ipyprof.diagnosis.finding import Finding, Site, Verdict, Where
+from ipyprof.diagnosis.cause import Finding, Site, Verdict, Where
 from ipyprof.report.report import (
     Breakdown,
     Device,

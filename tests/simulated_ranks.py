@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ipyprof.analysis.collective_kinds import CollectiveKind
-from ipyprof.analysis.rank_summary import HostFacts, RankSummary
+from ipyprof.ranks.collectives import CollectiveKind
+from ipyprof.ranks.summary import HostFacts, RankSummary
 
 MS = 1_000_000
 UNIX_NS = 1_790_000_000 * 10**9
@@ -141,7 +141,7 @@ def large_job(ranks: int) -> Job:
 
 def main() -> int:
     """0 when the planted rank was named within the limits, else 1."""
-    from ipyprof.analysis.ranks import compare
+    from ipyprof.ranks.comparison import compare
 
     ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 1024
     job = large_job(ranks)

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from ipyprof.analysis.intervals import distinct_columns
 from ipyprof.analysis.roofline import Roofline
-from ipyprof.analysis.tally import distinct_columns
 from ipyprof.analysis.work import MOVING, Work
 from ipyprof.trace.model import Int64, Trace
 

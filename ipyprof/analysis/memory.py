@@ -7,21 +7,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ipyprof.analysis.allocator_events import (
+from ipyprof.analysis.allocations import (
     AllocatorCall,
+    Lifetimes,
     Refused,
     allocator_calls,
     ended_in_recording,
     latest,
+    lifetimes,
+    lines_at,
     refused_requests,
     running_at,
 )
-from ipyprof.analysis.holders import Ownership
-from ipyprof.analysis.holding import Holding, Moments
-from ipyprof.analysis.lifetimes import Lifetimes, lifetimes, lines_at
+from ipyprof.analysis.holders import Holding, Moments, Ownership
 from ipyprof.analysis.steps import Steps
 from ipyprof.trace.kinds import Kind
-from ipyprof.trace.model import Int64, LiveRecord, Trace
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Int64, Trace
 
 MOST_POINTS = 2_000
 MOST_CALLS = 200

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 
 from ipyprof.analysis.breakdown import Breakdown, break_down
 from ipyprof.analysis.fusion import Chain, chains
-from ipyprof.analysis.kernels import KernelTable, kernel_rows
 from ipyprof.analysis.lines import LineCost, line_costs
 from ipyprof.analysis.memory import MemorySummary, memory_view
-from ipyprof.analysis.operators import OperatorTable, operator_rows
+from ipyprof.analysis.operators import KernelTable, OperatorTable, kernel_rows, operator_rows
 from ipyprof.analysis.program import Program, build_program, loader_spans, without_marks
 from ipyprof.analysis.replay import COST_LIMIT_NS, DEVICE_LIMIT, Replayed, device_share, follow, replay, solve_cost
 from ipyprof.analysis.roofline import Roofline, device_name, roofline
 from ipyprof.analysis.steps import Steps, ends_early, find_steps, recorded_step_ns
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
-from ipyprof.trace.model import LiveRecord, Trace
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Trace
 
 FILE_COST_NS = 2_500.0  # host time that recording one event costs, where no baseline tells (tests/gpu/RESULTS.md)
 SOLVE_SHARE = 0.2  # recording that costs less than this share of the step is not solved for
@@ -241,3 +241,25 @@ def _lost(trace: Trace, steps: Steps) -> int:
     # A runtime call and the driver call inside it share the record of one of them.
     known = np.isin(trace.correlation[calls], trace.correlation[trace.select(*DEVICE_KINDS)])
     return int((~found[calls] & ~known).sum())
+
+
+def amdahl_shares(
+    trace: Trace, program: Program, replayed: Replayed, cost_ns: float, table: OperatorTable, count: int, *, once: bool
+) -> tuple[float, ...]:
+    """(count,) shares 0..1 of the step, for the first ``count`` rows: by replay without the work and calls of each.
+
+    Less than the row's share of device time where that work runs beside the host's, more where the host waits for it;
+    0 where the recorded steps have no length.
+    """
+    if replayed.step_ns <= 0:
+        return (0.0,) * len(table.rows[:count])
+    shares: list[float] = []
+    row_of = table.row[program.record]
+    events = trace.select(Kind.OPERATOR)
+    for index, row in enumerate(table.rows[:count]):
+        edited = replace(program, dur=np.where(row_of == index, 0.0, program.dur))
+        mine = events[np.isin(trace.name[events], [at for at, name in enumerate(trace.names) if name == row.name])]
+        edited = edited.cut(trace.start_ns[mine], trace.end_ns[mine], records=False)
+        gained = replayed.step_ns - replay(edited, cost_ns, once=once).step_ns
+        shares.append(min(max(gained / replayed.step_ns, 0.0), 1.0))
+    return tuple(shares)

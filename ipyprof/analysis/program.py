@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ipyprof.analysis.intervals import coverage_before, inside, intersection, union
-from ipyprof.analysis.launched import (
+from ipyprof.analysis.attribution import (
     LAUNCH_TO_START_NS,
     QUEUE_DEPTH,
     Act,
@@ -26,9 +25,11 @@ from ipyprof.analysis.launched import (
     launched_records,
     without_queueing,
 )
+from ipyprof.analysis.intervals import coverage_before, inside, intersection, union
 from ipyprof.analysis.steps import Steps, ends_early
 from ipyprof.trace.kinds import LINE_PREFIX, Kind, Role
-from ipyprof.trace.model import Int64, LiveRecord, Trace
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Int64, Trace
 
 MARK_NS = 100_000  # a mark of a marked loop takes up to 92 us beside the step's range (H200, torch 2.11)
 OPENING_NS = 2_000_000  # before the body's first statement: the first range of a process takes 0.7 ms (torch 2.13)

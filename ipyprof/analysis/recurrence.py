@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ipyprof.analysis.launched import LAUNCH_TO_START_NS, Act, Bool, Float
+from ipyprof.analysis.attribution import LAUNCH_TO_START_NS, Act, Bool, Float
 from ipyprof.analysis.program import Program
 from ipyprof.trace.model import Int64
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipyprof.analysis.ceilings import Ceilings, ceilings_of
+from ipyprof.analysis.intervals import distinct_columns
 from ipyprof.analysis.operators import Flags, OperatorTable
-from ipyprof.analysis.tally import distinct_columns
 from ipyprof.analysis.work import PRODUCTS, Work, operator_work
-from ipyprof.trace.kinds import Kind, copy_direction
-from ipyprof.trace.model import Int64, LiveRecord, Trace
-from ipyprof.trace.tensor_cores import NO, NONE, UNKNOWN, YES, tensor_core_evidence
+from ipyprof.trace.kinds import NO, NONE, UNKNOWN, YES, Kind, copy_direction, tensor_core_evidence
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Int64, Trace
 
 PROOF = 1.15  # FLOP/s over this many times the peak without Tensor Cores prove them: cards run over their listed clock
 NEAR_SHARE = 0.1  # reaching less than this of both ceilings, neither bounds the operator: latency does

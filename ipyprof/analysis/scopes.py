@@ -12,22 +12,263 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipyprof.analysis.host_time import host_by_label
+from ipyprof.analysis.attribution import around, backward_nodes, forward_operators, innermost, makers, parents, probe
+from ipyprof.analysis.intervals import inside, union
+from ipyprof.analysis.lines import host_by_label
 from ipyprof.analysis.operators import OperatorTable
-from ipyprof.analysis.phases import PHASES, REST, phase_changes
-from ipyprof.analysis.program import Program
+from ipyprof.analysis.program import Program, loader_spans
 from ipyprof.analysis.replay import Replayed
-from ipyprof.analysis.scope_tree import (
-    MODULE_PREFIX,
-    ScopeTree,
-    annotation_tree,
-    launch_scopes,
-    module_tree,
-    scope_changes,
-)
 from ipyprof.analysis.steps import Steps
 from ipyprof.trace.kinds import Kind
-from ipyprof.trace.model import Int64, LiveRecord, Trace
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Int64, Trace
+
+MODULE_PREFIX = "nn.Module: "
+DEEPEST = 32  # a range deeper than this belongs to the one around it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeTree:
+    """Ranges and the tree of their paths. A path is the names of a range and of those around it.
+
+    Attributes:
+        event: (e,) int64 index in the trace of each range.
+        around: (e,) int64 position of the range around it, -1 = none.
+        path: (e,) int64 its path; depth: (e,) int64 how many ranges are around it.
+        name: (p,) int64 index into the trace's names of each path's last name.
+        parent: (p,) int64 the path around it, -1 = none; always before the path itself.
+    """
+
+    event: Int64
+    around: Int64
+    path: Int64
+    depth: Int64
+    name: Int64
+    parent: Int64
+
+
+def annotation_tree(trace: Trace) -> ScopeTree:
+    """The ``record_function`` ranges, torch's own such as the optimizer's among them; not the steps and loaders."""
+    return _tree(trace, trace.select(Kind.ANNOTATION))
+
+
+def module_tree(trace: Trace) -> ScopeTree:
+    """The calls of modules. Only a recording with stacks has them.
+
+    Hooks on every module could record them at any time, but not without changing what runs: a function that
+    ``torch.compile`` compiles while they are on is compiled with them, in pieces, and again when they are gone
+    (torch 2.13).
+    """
+    events = trace.select(Kind.PYTHON)
+    named = np.array([name.startswith(MODULE_PREFIX) for name in trace.names], bool)
+    return _tree(trace, events[named[trace.name[events]]])
+
+
+def launch_scopes(trace: Trace, steps: Steps, tree: ScopeTree, launch: Int64, thread: int) -> Int64:
+    """(m,) int64: the position in the tree of the range that each launching call belongs to, -1 = outside all.
+
+    The innermost around the call on its thread. Autograd's threads have no ranges of their own while ``thread`` waits
+    for them: theirs is the one that is open there. Backward work belongs to the range whose forward operator made it,
+    unless the backward pass runs in a range that does not hold that operator: then to that one.
+
+    Args:
+        launch: (m,) indices of API calls; thread: the one whose ranges hold for autograd's threads.
+    """
+    if len(tree.event) == 0:
+        return np.full(len(launch), -1, np.int64)
+    calls, of_call = np.unique(launch, return_inverse=True)
+    at = probe(trace.start_ns[calls], trace.end_ns[calls])
+    node, made = forward_operators(trace, steps, calls)
+    open_there = _holding(trace, tree, at, trace.tid[calls])
+    waited_for = (open_there < 0) & (node >= 0) & (trace.tid[calls] != thread)
+    open_there[waited_for] = _holding(trace, tree, at[waited_for], np.full(int(waited_for.sum()), thread, np.int64))
+    known = np.flatnonzero(made >= 0)
+    forward = made[known]
+    origin = _holding(trace, tree, probe(trace.start_ns[forward], trace.end_ns[forward]), trace.tid[forward])
+    here = open_there[known]
+    # The range that is open now may be one of those around the forward operator, also that range itself.
+    above = origin.copy()
+    level = np.where(here >= 0, tree.depth[np.maximum(here, 0)], -1)
+    while (deeper := (above >= 0) & (tree.depth[np.maximum(above, 0)] > level)).any():
+        above[deeper] = tree.around[above[deeper]]
+    held = above == here
+    open_there[known[held]] = origin[held]
+    return open_there[of_call]
+
+
+def scope_changes(trace: Trace, tree: ScopeTree, begin: int, thread: int) -> tuple[Int64, Int64]:
+    """(at, path): the instants from ``begin`` on at which the innermost range of a thread changes, and its path.
+
+    Paths are -1 where no range is open.
+    """
+    mine = tree.event[trace.tid[tree.event] == thread]
+    edges = np.concatenate((trace.start_ns[mine], trace.end_ns[mine]))
+    at = np.unique(np.append(edges[edges > begin], begin))
+    found = _holding(trace, tree, at, np.full(len(at), thread, np.int64))
+    return at, np.where(found >= 0, tree.path[np.maximum(found, 0)] if len(tree.path) else -1, -1)
+
+
+def _holding(trace: Trace, tree: ScopeTree, at: Int64, thread: Int64) -> Int64:
+    """(m,) position of the innermost range that holds each instant on its thread, -1 = none."""
+    start, end, tid = trace.start_ns[tree.event], trace.end_ns[tree.event], trace.tid[tree.event]
+    return innermost(start, end, tid, at, thread, tree.around)
+
+
+def _tree(trace: Trace, events: Int64) -> ScopeTree:
+    around = parents(trace.start_ns[events], trace.end_ns[events], trace.tid[events])
+    path, depth = np.full(len(events), -1, np.int64), np.full(len(events), -1, np.int64)
+    names, path_parents = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    paths, level = 0, np.flatnonzero(around < 0)
+    for number in range(DEEPEST):
+        above = np.where(around[level] >= 0, path[np.maximum(around[level], 0)], -1)
+        named: Int64 = (above + 1) * len(trace.names) + trace.name[events[level]].astype(np.int64)
+        keys, found = np.unique(named, return_inverse=True)
+        path[level], depth[level] = paths + found, number
+        path_parents.append(keys // len(trace.names) - 1)
+        names.append(keys % len(trace.names))
+        paths += len(keys)
+        waiting = np.flatnonzero((depth < 0) & (around >= 0))
+        level = waiting[depth[around[waiting]] == number]
+        if len(level) == 0:
+            break
+    kept = np.flatnonzero(depth >= 0)
+    place = np.full(len(events), -1, np.int64)
+    place[kept] = np.arange(len(kept))
+    return ScopeTree(
+        event=events[kept],
+        around=np.where(around[kept] >= 0, place[np.maximum(around[kept], 0)], -1),
+        path=path[kept],
+        depth=depth[kept],
+        name=np.concatenate(names),
+        parent=np.concatenate(path_parents),
+    )
+
+
+Spans = tuple[Int64, Int64]
+FORWARD, BACKWARD, OPTIMIZER, LOADER, REST = range(5)
+PHASES = ("forward", "backward", "optimizer", "loader", "the rest")
+_STEPPING = ("Optimizer.step#", "## optimizer")
+_ZEROING = ("Optimizer.zero_grad#",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseChanges:
+    """Which phase the host is in.
+
+    Attributes:
+        at: (c,) int64 ns, sorted: where the phase changes; phase: (c,) int64 index into ``PHASES`` from then on.
+        threads: (t,) int64 threads that run these phases; what others launch is of the rest.
+    """
+
+    at: Int64
+    phase: Int64
+    threads: Int64
+
+
+def phase_changes(trace: Trace, steps: Steps, program: Program, live: LiveRecord | None) -> PhaseChanges | None:
+    """The phases of the recorded window; ``None`` where the file has neither a backward pass nor an optimizer's step.
+
+    * backward: from the first to the last node that autograd ran in a row;
+    * optimizer: its step and ``zero_grad``. Where a step runs a closure with a backward pass in it (LBFGS, Lightning)
+      only what is neither forward nor backward;
+    * forward: from the end of the optimizer's step, or of the backward pass, or the step's mark before it, to a
+      backward pass; in a closure from the first operator that autograd needs;
+    * loader: fetching a batch; the rest: clipping, logging, a step without a backward pass.
+    """
+    nodes = backward_nodes(trace)
+    stepping = _ranges(trace, _STEPPING)
+    if len(nodes) == 0 and len(stepping) == 0:
+        return None
+    made = makers(trace, steps, nodes)
+    passes, number = _passes(trace, steps, nodes, made)
+    held = np.searchsorted(passes[0], trace.end_ns[stepping]) > np.searchsorted(passes[0], trace.start_ns[stepping])
+    closure = held & (around(trace, nodes, stepping) < 0)
+    plain, closures = _spans(trace, stepping[~closure]), _spans(trace, stepping[closure])
+    threads = np.concatenate((trace.tid[nodes], trace.tid[stepping], _forward_threads(trace, steps, made)))
+    painted = (
+        (OPTIMIZER, closures),
+        (FORWARD, _forward(trace, steps, passes, closures, plain, made, number)),
+        (BACKWARD, passes),
+        (OPTIMIZER, _joined(plain, _spans(trace, _ranges(trace, _ZEROING)))),
+        (LOADER, loader_spans(trace, steps, live, np.asarray(program.threads, np.int64))),
+    )
+    at = np.unique(np.concatenate(([program.begin], *(edge for _, spans in painted for edge in spans))))
+    phase = np.full(len(at), REST, np.int64)
+    for label, (start, end) in painted:
+        phase[inside(*union(start, end), at)] = label
+    return PhaseChanges(at=at, phase=phase, threads=np.unique(threads))
+
+
+def phase_spans(trace: Trace, steps: Steps) -> tuple[Spans, Spans]:
+    """Disjoint (start, end) of the backward passes and of the optimizers' steps on the host."""
+    nodes = backward_nodes(trace)
+    passes, _ = _passes(trace, steps, nodes, makers(trace, steps, nodes))
+    return union(*passes), union(*_spans(trace, _ranges(trace, _STEPPING)))
+
+
+def _passes(trace: Trace, steps: Steps, nodes: Int64, made: Int64) -> tuple[Spans, Int64]:
+    """(spans of the backward passes in time order, (k,) the pass of each node).
+
+    A pass lasts from the first to the last node without a step's mark between them, an optimizer's step or an operator
+    of the forward pass's thread; those inside a node are of the backward pass.
+
+    Args:
+        nodes: (k,) all of ``backward_nodes``; made: (k,) their ``makers``.
+    """
+    others = trace.select(Kind.OPERATOR)
+    is_node = np.zeros(len(trace), bool)
+    is_node[nodes] = True
+    others = others[np.isin(trace.tid[others], _forward_threads(trace, steps, made)) & ~is_node[others]]
+    others = np.concatenate((others, _ranges(trace, _STEPPING)))
+    others = others[around(trace, nodes, others) < 0]
+    cuts = np.sort(np.concatenate((trace.start_ns[others], steps.marks_ns)))
+    stretch = np.searchsorted(cuts, trace.start_ns[nodes], side="right")
+    _, first, number = np.unique(stretch, return_index=True, return_inverse=True)
+    last = np.zeros(len(first), np.int64)
+    np.maximum.at(last, number, trace.end_ns[nodes])
+    return (trace.start_ns[nodes[first]], last), number.astype(np.int64)
+
+
+def _forward_threads(trace: Trace, steps: Steps, made: Int64) -> Int64:
+    """Threads of the forward operators; the marking one where no node knows its operator."""
+    found = np.unique(trace.tid[made[made >= 0]])
+    return found if len(found) else np.array([steps.thread], np.int64)
+
+
+def _forward(
+    trace: Trace, steps: Steps, passes: Spans, closures: Spans, plain: Spans, made: Int64, number: Int64
+) -> Spans:
+    """(p,) start and end of what goes before each backward pass."""
+    begin, end = passes
+    first = np.iinfo(np.int64).min
+    start = np.full(len(begin), first, np.int64)
+    for edges in (steps.marks_ns, plain[1], closures[1], end):
+        before = np.concatenate(([first], np.sort(edges)))
+        start = np.maximum(start, before[np.searchsorted(before, begin, side="right") - 1])
+    needed = np.full(len(begin), np.iinfo(np.int64).max, np.int64)
+    found = made >= 0
+    np.minimum.at(needed, number[found], trace.start_ns[made[found]])
+    # In a closure the optimizer's own work lies before the forward pass.
+    closing = inside(*union(*closures), begin)
+    start = np.where(closing, np.minimum(np.maximum(start, needed), begin), start)
+    return start, begin
+
+
+def _ranges(trace: Trace, prefixes: tuple[str, ...]) -> Int64:
+    """(r,) indices of the operators and annotations whose name begins so."""
+    events = trace.select(Kind.OPERATOR, Kind.ANNOTATION)
+    begins = np.array([name.startswith(prefixes) for name in trace.names], bool)
+    found: Int64 = events[begins[trace.name[events]]]
+    return found
+
+
+def _spans(trace: Trace, events: Int64) -> Spans:
+    return trace.start_ns[events], trace.end_ns[events]
+
+
+def _joined(one: Spans, other: Spans) -> Spans:
+    return np.concatenate((one[0], other[0])), np.concatenate((one[1], other[1]))
+
 
 OUTSIDE_RANGES = "outside any range"
 OUTSIDE_MODULES = "outside any module"

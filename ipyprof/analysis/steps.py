@@ -8,7 +8,7 @@ import numpy as np
 
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
 from ipyprof.trace.model import Int64, Trace
-from ipyprof.trace.pieces import ENDS_EARLY
+from ipyprof.trace.reader import ENDS_EARLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

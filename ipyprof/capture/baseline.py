@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ipyprof.capture import doors
+from ipyprof.capture import torch_doors as doors
 
 # When the baseline after the recording is complete: half a second, and never fewer than three steps. A count of steps
 # alone is too short for short steps: 20 steps of 3 ms end before the GPU's clock has settled behind the pause of the

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, Subset, TensorDataset, default_collate, default_convert
 
-from ipyprof.trace.model import LoaderSeen
+from ipyprof.trace.live import LoaderSeen
 
 KEPT_WAITS = 512
 KEPT_EPOCHS = 64

@@ -16,18 +16,20 @@ Loops inside functions are left alone: a rewritten one would outlive the cell.
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import io
 import re
+import sys
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 SEEN = "@seen"
 CLOSED = "@closed"
 RANGE = "@range"
-
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.While)
 _BARE = (
@@ -42,7 +44,6 @@ _BARE = (
     ast.Return,
 )
 _COMMENT = re.compile(r"#\s*gpuprofile:\s*step\b")
-
 Statements = list[ast.stmt]
 
 
@@ -247,3 +248,49 @@ def _placed(node: ast.AST, where: ast.AST) -> Any:
         if "lineno" in inner._attributes and not hasattr(inner, "lineno"):
             ast.copy_location(inner, where)
     return node
+
+
+_MISSING = object()
+
+
+class Builtins:
+    """Owns some names in ``builtins``; `restore` gives each back as it was."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Any] = {}
+
+    def set(self, name: str, value: Any) -> None:
+        """Let ``name`` be ``value`` until `restore`."""
+        space = builtins.__dict__
+        self._before.setdefault(name, space.get(name, _MISSING))
+        space[name] = value
+
+    def restore(self) -> None:
+        """Every name as it was before the first `set`."""
+        space = builtins.__dict__
+        while self._before:
+            name, value = self._before.popitem()
+            if value is _MISSING:
+                space.pop(name, None)
+            else:
+                space[name] = value
+
+
+def running_line(filename: str) -> int | None:
+    """The line of the statement of the cell ``filename`` that is running, or ``None``."""
+    frame: FrameType | None = sys._getframe(1) if filename else None
+    while frame is not None and not _is_cell(frame, filename):
+        frame = frame.f_back
+    return None if frame is None else frame.f_lineno
+
+
+def called_by_cell(filename: str, *, through: Collection[str]) -> bool:
+    """Whether the caller, leaving out frames of the files ``through``, is a statement of the cell itself."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in through:
+        frame = frame.f_back
+    return frame is not None and _is_cell(frame, filename)
+
+
+def _is_cell(frame: FrameType, filename: str) -> bool:
+    return frame.f_code.co_name == "<module>" and frame.f_code.co_filename == filename

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ipyprof.trace.model import DeviceState
+from ipyprof.trace.live import DeviceState
 
 NOT_INSTALLED = "the nvml extra is not installed"
 # Bits of nvmlClocksEventReasons in nvml.h, in words; 0x1, idle, slows nothing.

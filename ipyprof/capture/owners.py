@@ -17,40 +17,419 @@ the limits that those before it cannot use up, and tensors, modules and optimize
 
 from __future__ import annotations
 
+import functools
 import gc
+import itertools
+import os
+import sys
+import sysconfig
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from inspect import CO_OPTIMIZED
 from itertools import islice
-from types import CellType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from types import (
+    CellType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from IPython.core.getipython import get_ipython
 
-from ipyprof.capture import objects
-from ipyprof.capture.objects import (
-    OPAQUE,
-    Doors,
-    doors_of,
-    ends_of,
-    items_of,
-    listed,
-    mro_of,
-    names_of,
-    next_nodes,
-    root_of,
-    saved_by,
-    storage_of,
+from ipyprof.trace.live import Owner
+
+MOST_ITEMS = 10_000
+Doors = tuple[list[tuple[str, MemberDescriptorType]], list[GetSetDescriptorType]]
+mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+class_dict_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
+module_of: Callable[[type], object] = type.__dict__["__module__"].__get__
+_OPAQUE: tuple[type, ...] = (
+    type(functools.lru_cache(len)), functools.partial, GeneratorType, enumerate, zip, map, filter, reversed,
+    type(iter([])), type(iter(())), type(iter({}.values())), type(iter({}.items())), itertools.chain, itertools.cycle,
+    itertools.islice, type(itertools.tee(())[0]),
+)  # fmt: skip
+OPAQUE = frozenset(map(id, _OPAQUE))
+"""Ids of classes that keep objects without a way to them: caches, iterators, generators that wait."""
+
+
+def referents(value: Any) -> list[Any]:
+    """What the collector sees behind an object, of which nothing runs.
+
+    Before Python 3.11 a generator that waits has a frame, and its variables are the frame's.
+    """
+    found = []
+    for one in gc.get_referents(value):
+        if type(one) is FrameType:
+            shared = (id(one.f_globals), id(one.f_builtins))  # of the module, not the generator's own
+            found += [own for own in gc.get_referents(one) if id(own) not in shared]
+        else:
+            found.append(one)
+    return found
+
+
+def ends_of(ahead: Iterable[Any], behind: Iterable[Any], length: int) -> list[tuple[int, Any]]:
+    """(place, item) of all items, or of as many from the end, where what grows grows, as from the beginning."""
+    if length <= MOST_ITEMS:
+        return list(enumerate(islice(ahead, length)))
+    half = MOST_ITEMS // 2
+    last = [(length - 1 - at, item) for at, item in enumerate(islice(behind, half))]
+    return [*reversed(last), *enumerate(islice(ahead, half))]
+
+
+def items_of(value: Any) -> list[tuple[Any, Any]]:
+    """Items of a dict of any class, else nothing; at most ``MOST_ITEMS``."""
+    kind = type(value)
+    if kind is dict and len(value) <= MOST_ITEMS:
+        return list(value.items())
+    if kind is MappingProxyType:
+        return list(islice(value.items(), MOST_ITEMS))
+    if id(dict) not in map(id, mro_of(type(value))):
+        return []
+    return list(islice(dict.items(value), MOST_ITEMS))
+
+
+def listed(value: Any) -> list[Any]:
+    """Items of a list of any class, else nothing; at most ``MOST_ITEMS``."""
+    return list(islice(list.__iter__(value), MOST_ITEMS)) if id(list) in map(id, mro_of(type(value))) else []
+
+
+def names_of(value: Any, doors: Doors | None = None) -> list[tuple[str, Any]]:
+    """(name, object) of an instance's own dict and slots, by the descriptors of its class.
+
+    Args:
+        doors: what ``doors_of`` gave for the class, to save its time.
+    """
+    kind = type(value)
+    slots, dicts = doors_of(kind) if doors is None else doors
+    found: list[tuple[str, Any]] = []
+    for key, slot in slots:
+        with suppress(AttributeError):  # a slot that was never set
+            found.append((key, MemberDescriptorType.__get__(slot, value, kind)))
+    for own in dicts:
+        found += [pair for pair in items_of(GetSetDescriptorType.__get__(own, value, kind)) if type(pair[0]) is str]
+    return found
+
+
+def doors_of(kind: type) -> Doors:
+    """The descriptors of a class that open an instance: (slots by name, its dict)."""
+    slots: list[tuple[str, MemberDescriptorType]] = []
+    dicts: list[GetSetDescriptorType] = []
+    for base in mro_of(kind):
+        names = class_dict_of(base)
+        if module_of(base) != "builtins":
+            slots += [(key, one) for key, one in names.items() if type(one) is MemberDescriptorType]
+        own = names.get("__dict__")
+        if type(own) is GetSetDescriptorType:
+            dicts.append(own)
+    return slots, dicts
+
+
+def root_of(kind: type, parts: int = 1) -> str:
+    """The first parts of the name of the module that a class is from; empty where it says none."""
+    name = module_of(kind)
+    return ".".join(name.split(".")[:parts]) if type(name) is str else ""
+
+
+def storage_of(tensor: Any) -> tuple[tuple[str, int, int] | None, int]:
+    """((device type, device index, address), bytes) of a tensor's storage; ``None`` where it has no memory."""
+    device = torch.Tensor.device.__get__(tensor)
+    if device.type == "meta":
+        return None, 0
+    try:
+        storage = torch.Tensor.untyped_storage(tensor)
+        address = storage.data_ptr()
+    except (NotImplementedError, RuntimeError):  # sparse, functional and wrapping tensors have none of their own
+        return None, 0
+    index = -1 if device.type == "cpu" else device.index or 0
+    return ((device.type, index, address), storage.nbytes()) if address else (None, 0)
+
+
+def next_nodes(node: Any) -> list[Any]:
+    """The nodes that a node of autograd's graph leads to; none where this torch hides them."""
+    descriptor = class_dict_of(type(node)).get("next_functions")
+    if type(descriptor) is not GetSetDescriptorType:
+        descriptor = class_dict_of(torch._C._FunctionBase).get("next_functions")
+    if type(descriptor) is not GetSetDescriptorType:
+        return []
+    try:
+        return [following for following, _ in GetSetDescriptorType.__get__(descriptor, node, type(node))]
+    except (TypeError, RuntimeError):  # the descriptor is another class's, or the node is not there any more
+        return []
+
+
+def saved_by(node: Any) -> list[Any]:
+    """The tensors that a node of autograd's graph has saved; not those behind hooks, which are the user's code.
+
+    A node of the user's own ``torch.autograd.Function`` may have put tensors on its ``ctx`` as well.
+    """
+    kind = type(node)
+    own, found = class_dict_of(kind), list[Any]()
+    if type(own.get("next_functions")) is not GetSetDescriptorType:
+        own = class_dict_of(torch._C._FunctionBase)
+        for _, value in names_of(node):
+            found += [one for one in _unpacked(value) if id(torch.Tensor) in map(id, mro_of(type(one)))]
+    for key, descriptor in own.items():
+        if key.startswith("_raw_saved_") and type(descriptor) is GetSetDescriptorType:
+            raw = GetSetDescriptorType.__get__(descriptor, node, kind)
+            for one in raw if type(raw) is tuple else (raw,):
+                # torch before 2.4 has neither of the two.
+                if getattr(one, "unpack_hook", one) is None and (tensor := one.data) is not None:
+                    found.append(tensor)
+    return found
+
+
+def _unpacked(value: Any) -> list[Any]:
+    """The items of a list, tuple or dict, else the object itself."""
+    if type(value) is list or type(value) is tuple:
+        return list(islice(value, MOST_ITEMS))
+    return [item for _, item in items_of(value)] if type(value) is dict else [value]
+
+
+_NOT_THE_USERS = (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    sysconfig.get_paths()["stdlib"] + os.sep,
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    "<frozen ",
 )
-from ipyprof.capture.sharing import Sharing, largest_holder
-from ipyprof.trace.model import Owner
+_SHELL_PACKAGES = (
+    "IPython",
+    "ipykernel",
+    "traitlets",
+    "tornado",
+    "zmq",
+    "jupyter_client",
+    "pytest",
+    "_pytest",
+    "pluggy",
+    "xdist",
+    "execnet",
+    "__channelexec__",  # what execnet calls the module that it runs in a worker of xdist
+)
+_HISTORY = "_oh"  # what the shell calls Out itself: the user may give that name to something else
+_LAST = ("_", "__", "___")
+LAST_ERROR = ", last error"  # behind the name of a function whose locals the last error keeps
+_MOST_FRAMES = 200
+_MOST_CAUSES = 8
+
+
+class Namespaces(NamedTuple):
+    """Names to objects: those that the user gave, those of frames beyond the shell or test runner, which may be the
+    user's or a server's, and ``Out``, ``_``, ``__``, ``___``, which keep results alive.
+    """
+
+    given: list[dict[str, Any]]
+    around: list[dict[str, Any]]
+    results: dict[str, Any]
+
+
+@contextmanager
+def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
+    """The notebook's names first, then of frames of the user's that run, of those that ``error`` left, and of those
+    that the notebook's last error left, whose traceback keeps their tensors.
+
+    Names that begin with ``_`` are the shell's or private and are left out, but for the results. A frame's locals come
+    as ``name (in function)``. On the way out the copies of locals that Python before 3.13 keeps in a frame are emptied
+    again, unless the user's own code holds that copy.
+
+    Args:
+        error: what the cell raised.
+    """
+    shell = get_ipython()
+    spaces: list[dict[str, Any]] = []
+    around: list[dict[str, Any]] = []
+    results: dict[str, Any] = {}
+    frame: FrameType | None
+    globals_seen: set[int] = set()
+    copies: list[dict[str, Any]] = []
+    if shell is not None:
+        globals_seen.add(id(shell.user_ns))
+        spaces.append(_public(shell.user_ns))
+    inner, outer = _running_frames()
+    named = [(frame, "", spaces) for frame in (*inner, *_frames_of(error))]
+    named += [(frame, LAST_ERROR, spaces) for frame in _frames_of(_last_error())]
+    named += [(frame, "", around) for frame in outer]
+    for frame, more, into in named:
+        if not _is_users(frame):
+            continue
+        if id(frame.f_globals) not in globals_seen:
+            globals_seen.add(id(frame.f_globals))
+            into.append(_public(frame.f_globals))
+        if frame.f_code.co_flags & CO_OPTIMIZED:
+            into.append(_locals(frame, more))
+            if sys.version_info < (3, 13):
+                copies.append(frame.f_locals)
+    if shell is not None:
+        for name, key in (("Out", _HISTORY), *((name, name) for name in _LAST)):
+            if key in shell.user_ns:
+                results[name] = shell.user_ns[key]
+    frame = None
+    for frames in (named, inner, outer):
+        frames.clear()
+    try:
+        yield Namespaces(spaces, around, results)
+    finally:
+        spaces.clear()
+        around.clear()
+        results.clear()
+        while copies:
+            copy = copies.pop()
+            if sys.getrefcount(copy) <= 3:  # the frame's, ours, and the call's: nobody else looks at it
+                copy.clear()
+
+
+def _locals(frame: FrameType, more: str) -> dict[str, Any]:
+    where = frame.f_code.co_name
+    return {f"{name} (in {where}{more})": value for name, value in frame.f_locals.items()}
+
+
+def _last_error() -> BaseException | None:
+    """What the shell showed last, or ``None``; Python 3.12 gave it another name."""
+    for name in ("last_exc", "last_value"):
+        error = vars(sys).get(name)
+        if error is not None and any(base is BaseException for base in mro_of(type(error))):
+            found: BaseException = error
+            return found
+    return None
+
+
+def users_file(error: BaseException) -> str:
+    """The file name of the outermost frame of the user's in an error's traceback; empty without one."""
+    trace = part_of(error, "__traceback__")
+    while trace is not None and not _is_users(trace.tb_frame):
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_code.co_filename)
+
+
+def _public(names: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in dict.items(names)
+        if type(name) is str and not name.startswith("_") and name not in ("In", "Out")
+    }
+
+
+def _running_frames() -> tuple[list[FrameType], list[FrameType]]:
+    """(frames, frames around): those that run, the innermost first, up to the first of the shell's; those beyond it."""
+    found: list[FrameType] = []
+    border = _MOST_FRAMES
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < _MOST_FRAMES:
+        if _is_shells(frame):
+            border = min(border, len(found))
+        found.append(frame)
+        frame = frame.f_back
+    return found[:border], found[border:]
+
+
+def _frames_of(error: BaseException | None) -> Iterator[FrameType]:
+    """The frames of an error and of what caused it, the innermost first."""
+    seen: set[int] = set()
+    for _ in range(_MOST_CAUSES):
+        if error is None or id(error) in seen:
+            return
+        seen.add(id(error))
+        found = []
+        trace = part_of(error, "__traceback__")
+        while trace is not None:
+            found.append(trace.tb_frame)
+            trace = trace.tb_next
+        yield from reversed(found[-_MOST_FRAMES:])
+        error = part_of(error, "__cause__") or part_of(error, "__context__")
+
+
+def part_of(error: BaseException, name: str) -> Any:
+    """An attribute that every exception has, past whatever its class does with names."""
+    return BaseException.__dict__[name].__get__(error)
+
+
+def _is_users(frame: FrameType) -> bool:
+    return not frame.f_code.co_filename.startswith(_NOT_THE_USERS) and not _is_shells(frame)
+
+
+def _is_shells(frame: FrameType) -> bool:
+    module = dict.get(frame.f_globals, "__name__")
+    return type(module) is str and module.split(".")[0] in _SHELL_PACKAGES
+
+
+MOST_OTHERS = 8
+MOST_GRAPHS = 32
+Key = tuple[str, int, int]
+One = TypeVar("One")
+
+
+class Sharing:
+    """What a look for holders meets again: objects by their id, and storages through other tensors.
+
+    Ids are those of objects that the look keeps while it runs; only names stay here.
+    """
+
+    def __init__(self) -> None:
+        self._of_object: dict[int, list[str]] = {}
+        self._of_storage: dict[Key, list[tuple[str, int]]] = {}
+        self._of_graph: dict[int, list[tuple[str, int]]] = {}
+
+    def object_again(self, number: int, variable: str) -> None:
+        """An object that was met before is reached from this variable too."""
+        _put(self._of_object.setdefault(number, []), variable)
+
+    def storage_again(self, key: Key, variable: str, tensor: int) -> None:
+        """A storage that has a name is held from this variable too, by the tensor of this id, 0 = none."""
+        _put(self._of_storage.setdefault(key, []), (variable, tensor))
+
+    def graph_again(self, root: int, variable: str, tensor: int) -> None:
+        """All that the graph of one tensor has saved is in the graph of another too; ``root`` 0 = of none."""
+        if root and root != tensor:
+            _put(self._of_graph.setdefault(root, []), (variable, tensor))
+
+    def others(self, key: Key, variable: str, tensor: int) -> list[str]:
+        """The other variables, the first met first, of a storage that is named by ``variable`` for a tensor."""
+        found: list[str] = [*self._of_object.get(tensor, ())]
+        waiting = [*self._of_storage.get(key, ())]  # grows while it is gone through
+        for name, through in waiting:
+            for one in (name, *self._of_object.get(through, ())):
+                _put(found, one)
+            for one in self._of_graph.get(through, ()):
+                if one not in waiting and len(waiting) < MOST_GRAPHS:
+                    waiting.append(one)
+        return [name for name in found if name != variable]
+
+
+def largest_holder(variable: str, others: Iterable[str], ranks: Mapping[str, tuple[int, ...]]) -> str:
+    """The one of the others with the highest rank, where that of ``variable`` itself is not higher; else empty.
+
+    So all tensors of a list that grows are the list's, whatever else one of them is called.
+
+    Args:
+        ranks: a number of tensors first, no two of them the same.
+
+    Example:
+        >>> largest_holder("loss", ["last", "losses"], {"loss": (1, 0), "last": (1, 1), "losses": (30, 2)})
+        'losses'
+        >>> largest_holder("losses", ["last"], {"last": (1, 0), "losses": (30, 1)})
+        ''
+    """
+    best = max((variable, *others), key=lambda name: ranks.get(name, ()))
+    return "" if best == variable else best
+
+
+def _put(known: list[One], one: One) -> None:
+    if len(known) < MOST_OTHERS and one not in known:
+        known.append(one)
+
 
 MOST_OBJECTS = 200_000
 MOST_OWNERS = 20_000
 MOST_NS = 500_000_000
 LONGEST_NAME = 160
-
 PARAMETER = "parameter"
 BUFFER = "buffer"
 GRADIENT = "gradient"
@@ -63,7 +442,6 @@ SAVED, RESULT, NAMED, OF_GRADIENT, OF_MODULE = range(5)
 
 # Shares of MOST_OBJECTS and MOST_NS for each kind of names, with what those before it have left.
 _NAMES, _AROUND, _RESULTS, _GRAPHS = 0.6, 0.05, 0.1, 0.25
-
 _ATOMS = frozenset(map(id, (int, float, complex, bool, str, bytes, bytearray, type(None), type, range, slice, object)))
 _SKIPPED = frozenset(
     {"builtins", "numpy", "pandas", "matplotlib", "IPython", "traitlets", "ipywidgets", "PIL", "scipy", "pyarrow"}
@@ -71,7 +449,6 @@ _SKIPPED = frozenset(
 )
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 _WRAPPED = "._orig_mod"  # what torch.compile puts between a module and its name
-
 _closure_of = FunctionType.__dict__["__closure__"].__get__
 _contents_of = CellType.__dict__["cell_contents"].__get__
 _self_of = MethodType.__dict__["__self__"].__get__
@@ -328,12 +705,12 @@ class _Walk:
             self.add(item, f"{name}[{at}]", variable)
 
     def _add_some(self, items: Iterable[Any], length: int, name: str, variable: str) -> None:
-        self._complete &= length <= objects.MOST_ITEMS
-        for item in list(islice(items, objects.MOST_ITEMS)):
+        self._complete &= length <= MOST_ITEMS
+        for item in list(islice(items, MOST_ITEMS)):
             self.add(item, f"{name}[…]", variable)
 
     def _ends(self, ahead: Iterable[Any], behind: Iterable[Any], length: int) -> list[tuple[int, Any]]:
-        self._complete &= length <= objects.MOST_ITEMS
+        self._complete &= length <= MOST_ITEMS
         return ends_of(ahead, behind, length)
 
     # -- instances --
@@ -357,7 +734,7 @@ class _Walk:
         self.add(_self_of(value), name, variable)
 
     def _look_at_opaque(self, value: Any, name: str, variable: str) -> None:
-        for item in islice(objects.referents(value), objects.MOST_ITEMS):
+        for item in islice(referents(value), MOST_ITEMS):
             self.add(item, f"{name}()", variable)
 
     def _look_at_module(self, value: Any, name: str, variable: str) -> None:

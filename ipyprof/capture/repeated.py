@@ -16,14 +16,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from ipyprof.capture.asked import repeated_runs
-from ipyprof.capture.holdings import Holdings
-from ipyprof.capture.interrupts import uninterrupted
+from ipyprof.capture.memory import Holdings
 from ipyprof.capture.notes import Notes
+from ipyprof.capture.profiler import uninterrupted
 from ipyprof.capture.recording import HandOver, Recording
 from ipyprof.capture.session import Session
+from ipyprof.capture.steps import repeated_runs
 from ipyprof.options import Options
-from ipyprof.trace.model import LiveRecord, LoaderSeen
+from ipyprof.trace.live import LiveRecord, LoaderSeen
 
 
 def session_of(

@@ -1,7 +1,7 @@
 """Where a step of the cell ends: choose the loop, optimizer, loader or call, then mark its boundaries.
 
 Until the choice nothing of the session is called (but a cold start where the cell or a loop of one iteration is the
-step); after it, one call per boundary. What decides is in `ipyprof.capture.evidence`.
+step); after it, one call per boundary. What decides is in `ipyprof.capture.watch`.
 
 A step of an inner loop goes from mark to mark, over the end of an epoch too: the fetch of the next epoch and what lies
 between are part of one step, an outlier among the samples. The last step is closed directly behind the loop when no
@@ -18,25 +18,166 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
+from IPython.core.error import UsageError
 from torch.utils.data import dataloader as loader_module
 
 from ipyprof.capture import watch
-from ipyprof.capture.asked import asked_for, other_ways, repeated_runs
-from ipyprof.capture.evidence import LOADER_BATCHES, Choice, Evidence, LoopState, Rules
-from ipyprof.capture.frames import called_by_cell, running_line
-from ipyprof.capture.interrupts import uninterrupted
 from ipyprof.capture.loaders import drawn_name
-from ipyprof.capture.marking import CLOSED, RANGE, SEEN, Loop, step_name
-from ipyprof.capture.names import Builtins
-from ipyprof.capture.session_protocol import Session
-from ipyprof.capture.watch import Launches, Watch, batches_left, known_length
+from ipyprof.capture.marking import (
+    CLOSED,
+    RANGE,
+    SEEN,
+    Builtins,
+    Loop,
+    called_by_cell,
+    running_line,
+    step_comments,
+    step_name,
+)
+from ipyprof.capture.profiler import uninterrupted
+from ipyprof.capture.watch import (
+    LOADER_BATCHES,
+    Choice,
+    Evidence,
+    Launches,
+    LoopState,
+    Rules,
+    Watch,
+    batches_left,
+    known_length,
+)
 from ipyprof.options import Options
+from ipyprof.trace.live import LoaderSeen
+
+
+class Session(Protocol):
+    """What a detector needs of `ipyprof.capture.session.Session`, which never raises into the user's code."""
+
+    @property
+    def recording(self) -> bool:
+        """True only while steps are recorded."""
+
+    @property
+    def over(self) -> bool:
+        """True when no mark changes anything any more."""
+
+    def start_cold(self) -> None:
+        """Record at once, without a baseline."""
+
+    def drop(self) -> None:
+        """Forget a cold recording; the phases begin at the next mark."""
+
+    def plan(self, *, remaining: int | None, cycle: int = 1) -> None:
+        """Before the first mark, once: steps still to come, with the one that starts at that mark."""
+
+    def mark(self, line: int | None = None) -> None:
+        """A step ends here and the next one begins."""
+
+    def close(self, line: int | None = None) -> None:
+        """The last step ends here and none begins."""
+
+    def check_limit(self) -> None:
+        """Stop a recording that has run for too long."""
+
+    def describe(
+        self, *, how: str, mark: str, loop_line: int | None, loop_is_for: bool, alternatives: tuple[str, ...]
+    ) -> None:
+        """Keep how the step was found."""
+
+    def draws(self, iterable: str, loaders: Callable[[], tuple[LoaderSeen, ...]]) -> None:
+        """Keep what the steps draw from; ``loaders`` is asked at the end."""
+
+    def range(self, line: int) -> AbstractContextManager[Any]:
+        """A range around one statement of the cell; it records nothing while no step is recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """``way`` is one of ``STEP_WAYS``, ``loop`` the named one, ``runs`` how often the cell is run."""
+
+    way: str
+    loop: Loop | None
+    runs: int
+
+
+def repeated_runs(options: Options) -> int:
+    """How often ``--step cell`` runs the cell: wait + warmup + active, for each recording."""
+    given = ((options.wait, 2), (options.warmup, 2), (options.active, 3))
+    return options.repeat * sum(default if value is None else value for value, default in given)
+
+
+def asked_for(options: Options, loops: Sequence[Loop], source: str) -> Asked:
+    """The user's wish, checked against the cell's own loops.
+
+    Raises:
+        UsageError: ``--loop`` or a ``# gpuprofile: step`` comment names no loop, two comments name two, or
+            ``--step loop`` is given for a cell without a loop.
+    """
+    loop = None
+    if options.loop is not None:
+        loop = _loop_at(options.loop, loops)
+        if loop is None:
+            raise UsageError(f"--loop {options.loop}: no loop of the cell begins on that line; {_list(loops)}.")
+    elif options.step in ("auto", "loop"):
+        loop = _commented(loops, source)
+    if loop is None and options.step == "loop" and not loops:
+        raise UsageError(f"--step loop: {_list(loops)}; leave the option out or give --step optimizer.")
+    way = "loop" if loop is not None else options.step
+    return Asked(way=way, loop=loop, runs=repeated_runs(options) if way == "cell" else 1)
+
+
+def other_ways(loops: Sequence[Loop], *, optimizers: Sequence[str], batches: bool, runs: int | None) -> tuple[str, ...]:
+    """What else could be the step, each with the option that chooses it.
+
+    Args:
+        loops: those that were not chosen.
+        optimizers: class names of the optimizers that stepped.
+        batches: batches were drawn from a DataLoader.
+        runs: how often ``--step cell`` would run the cell, or ``None`` where that makes no sense.
+    """
+    ways = [f"the loop at line {loop.line}: --loop {loop.line}" for loop in loops]
+    if optimizers:
+        ways.append(f"the steps of {', '.join(optimizers)}: --step optimizer")
+    if batches:
+        ways.append("the batches: --step loader")
+    if runs is not None:
+        ways.append(f"the cell, run {runs} times as %%timeit does: --step cell")
+    return tuple(ways)
+
+
+def _commented(loops: Sequence[Loop], source: str) -> Loop | None:
+    lines = step_comments(source)
+    if len(lines) > 1:
+        raise UsageError(
+            f"# gpuprofile: step is on lines {', '.join(map(str, lines))}; one loop can be the step; keep one of them."
+        )
+    if not lines:
+        return None
+    loop = _loop_at(lines[0], loops)
+    if loop is None:
+        raise UsageError(f"# gpuprofile: step on line {lines[0]} is not on a loop of the cell; {_list(loops)}.")
+    return loop
+
+
+def _loop_at(line: int, loops: Sequence[Loop]) -> Loop | None:
+    return next((loop for loop in loops if loop.line <= line <= loop.header_end_line), None)
+
+
+def _list(loops: Sequence[Loop]) -> str:
+    """Where the cell has loops, as the end of a sentence."""
+    if not loops:
+        return "the cell has no loop of its own (loops inside functions do not count)"
+    lines = [str(loop.line) for loop in loops]
+    if len(lines) == 1:
+        return f"its only loop is on line {lines[0]}"
+    return f"its loops are on lines {', '.join(lines[:-1])} and {lines[-1]}"
+
 
 __all__ = ["Session", "StepDetector"]
-
 _LOADER_FILES = (__file__, watch.__file__, loader_module.__file__)
 
 

@@ -5,15 +5,169 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.steps import ends_early
-from ipyprof.diagnosis import device_state, thresholds
-from ipyprof.diagnosis.clocks import clocks
-from ipyprof.formatting import overhead_text, percent_short, plural, size_text
-from ipyprof.trace.pieces import BROKEN, BROKEN_END, ENDS_EARLY, HOLES, REPAIRED
+from ipyprof.diagnosis import thresholds
+from ipyprof.formatting import (
+    NOT_MEASURED,
+    clock_text,
+    link_text,
+    overhead_text,
+    percent_short,
+    percent_whole,
+    plural,
+    power_text,
+    size_text,
+    time_text,
+)
+from ipyprof.trace.live import DeviceState
+from ipyprof.trace.reader import BROKEN, BROKEN_END, ENDS_EARLY, HOLES, REPAIRED
+
+
+def clocks(profile: Profile) -> tuple[str, str] | None:
+    """(``ok``, ``warn`` or ``fail``; a sentence), or ``None`` where no kernel has its launch in the steps."""
+    program = profile.program
+    if program is None or not profile.has_gpu or len(program.record) == 0:
+        return None
+    early = _early(profile)
+    if early:
+        return "fail", f"{plural(early, 'kernel')} before the launch: host and GPU clocks disagree"
+    late = _late_ns(profile)
+    if late > thresholds.CLOCK_LATE_NS:
+        return "warn", f"the first kernel starts {time_text(late / 1e6)} after its launch: the GPU clock looks shifted"
+    return "ok", "host and GPU clocks agree"
+
+
+def shifted(profile: Profile) -> bool:
+    """Whether the clocks are so far apart that the GPU's idle time is unknown; a few early kernels are not enough."""
+    program = profile.program
+    if program is None or not profile.has_gpu or len(program.record) == 0:
+        return False
+    most = _early(profile) > thresholds.CLOCK_EARLY_SHARE * len(program.record)
+    return most or _late_ns(profile) > thresholds.CLOCK_LATE_NS
+
+
+def _early(profile: Profile) -> int:
+    """Kernels that start before their launch by more than jitter."""
+    program, trace = profile.program, profile.trace
+    assert program is not None
+    delay = trace.start_ns[program.record] - trace.start_ns[profile.steps.launch[program.record]]
+    return int((delay < -thresholds.CLOCK_EARLY_NS).sum())
+
+
+def _late_ns(profile: Profile) -> float:
+    """How long after its launch call the first kernel of a live run starts; 0 in a file.
+
+    A live run synchronises before it records, so that the queue is empty then. A call itself may take long: it loads
+    the kernel.
+    """
+    program, trace = profile.program, profile.trace
+    assert program is not None
+    if profile.live is None:
+        return 0.0
+    first = program.record[0]
+    return float(trace.start_ns[first] - trace.end_ns[profile.steps.launch[first]])
+
+
+# A card at its power limit runs as fast as it can; these are no state to measure in.
+FAULTS = frozenset(
+    {"hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "hardware power brake"}
+)
+
+
+def state_of(profile: Profile) -> DeviceState | None:
+    """The state, or ``None``: from a file without our key, or without CUDA."""
+    return profile.live.device_state if profile.live is not None else None
+
+
+def clock_held(state: DeviceState) -> str:
+    """``1,700 of 1,980 MHz (86 %): software power cap``, or empty where nothing held the clock back."""
+    if not state.slowed_by:
+        return ""
+    clock = _clock(state)
+    return f"{clock}: {', '.join(state.slowed_by)}" if clock else ", ".join(state.slowed_by)
+
+
+def throttling(state: DeviceState) -> tuple[str, str] | None:
+    """(``ok`` or ``warn``, what is said of the clock), or ``None`` where neither clock nor reason was measured.
+
+    A low clock that nothing held back is that of a GPU with little to do.
+    """
+    clock, share = _clock(state), _share(state)
+    if share is None and state.slowed_by is None:
+        return None
+    low = share is not None and share < thresholds.CLOCK_SHARE and state.slowed_by != ()
+    status = "warn" if low or not FAULTS.isdisjoint(state.slowed_by or ()) else "ok"
+    held = clock_held(state)
+    if held:
+        text = f"SM clock {held}" if clock else f"SM clock held back: {held}"
+    elif not clock:
+        text = "nothing held the SM clock back"
+    elif state.slowed_by is None:
+        text = f"SM clock {clock}" + (", why is not known" if low else "")
+    else:
+        text = f"SM clock {clock}, not held back"
+    return status, text
+
+
+def other_processes(state: DeviceState) -> tuple[str, str] | None:
+    """(``ok`` or ``warn``, how many there are and what they do), or ``None`` where the driver does not tell."""
+    if state.others is None:
+        return None
+    if state.others == 0:
+        return "ok", "no other process on the GPU"
+    text = plural(state.others, "other process")
+    text += " on the GPU" if state.others_bytes is None else f" with {size_text(state.others_bytes)} of the GPU"
+    if state.others_busy is None:
+        subject = "it computes" if state.others == 1 else "they compute"
+        return "warn", f"{text}; whether {subject} is {NOT_MEASURED}"
+    if state.others_busy < thresholds.OTHERS_BUSY_SHARE:
+        return "ok", f"{text}, not computing"
+    return "warn", f"{text}, computing {percent_short(state.others_busy)} of the time"
+
+
+def view(profile: Profile) -> dict[str, Any] | None:
+    """The numbers, and ``text``: one line for under the ladder. ``None`` where the driver was not asked."""
+    state = state_of(profile)
+    if state is None:
+        return None
+    fields = {name: getattr(state, name) for name in state.__struct_fields__}
+    held = state.slowed_by
+    return {"text": device_line(state), **fields, "slowed_by": None if held is None else list(held)}
+
+
+def device_line(state: DeviceState) -> str:
+    """Clock, what held it back, power, link and other processes; what is missing with the reason."""
+    clock, held = _clock(state), clock_held(state)
+    others = other_processes(state)
+    parts = [
+        f"SM clock {held or clock}" if clock else held,
+        power_text(state.power_w, state.power_limit_w),
+        link_text((state.pcie_generation, state.pcie_width), (state.max_pcie_generation, state.max_pcie_width)),
+        "" if others is None or not state.others else others[1],
+    ]
+    text = " · ".join(part for part in parts if part)
+    if not text:
+        reason = f" ({state.missing})" if state.missing else ""
+        return f"Clock, power, PCIe link, other processes: {NOT_MEASURED}{reason}."
+    return f"{text}. The rest: {NOT_MEASURED} ({state.missing})." if state.missing else f"{text}."
+
+
+def _share(state: DeviceState) -> float | None:
+    if state.sm_clock_mhz is None or not state.max_sm_clock_mhz:
+        return None
+    return state.sm_clock_mhz / state.max_sm_clock_mhz
+
+
+def _clock(state: DeviceState) -> str:
+    share = _share(state)
+    text = clock_text(state.sm_clock_mhz, state.max_sm_clock_mhz)
+    return text if share is None or share >= 0.995 else f"{text} ({percent_whole(share)})"
+
 
 NAMED_STEPS = 8
 LEVELS = ("low", "medium", "high")
@@ -174,12 +328,12 @@ def _drift(profile: Profile) -> Iterator[Check]:
 
 
 def _device(profile: Profile) -> Iterator[Check]:
-    state = device_state.state_of(profile)
+    state = state_of(profile)
     if state is None:
         return
     for check, said in (
-        ("throttling", device_state.throttling(state)),
-        ("other processes", device_state.other_processes(state)),
+        ("throttling", throttling(state)),
+        ("other processes", other_processes(state)),
     ):
         if said is not None:
             yield Check(check=check, status=said[0], text=said[1])
@@ -240,5 +394,14 @@ LOOKS: tuple[Callable[[Profile], Iterator[Check]], ...] = (
     _kind_of_run, _steps, _stable, _records, _clocks, _replay, _overhead, _drift, _device, _memory, _damage, _notes,
 )  # fmt: skip
 NOT_OF_RECORDS: tuple[Callable[[Profile], Iterator[Check]], ...] = (_kind_of_run, _stable, _device, _damage, _notes)
-
 __all__ = ["LEVELS", "Check", "checks", "drift_text", "unprofiled_spread"]
+
+
+def confidence(profile: Profile) -> tuple[str, tuple[str, ...]]:
+    """(``high``, ``medium`` or ``low``; the reasons why it is not high, each a sentence part)."""
+    lowering = [check for check in checks(profile) if check.leaves != LEVELS[-1]]
+    level = min((LEVELS.index(check.leaves) for check in lowering), default=len(LEVELS) - 1)
+    return LEVELS[level], tuple(check.reason or check.text for check in lowering)
+
+
+__all___confidence = ["LEVELS", "confidence"]

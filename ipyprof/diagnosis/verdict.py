@@ -8,7 +8,9 @@ from types import ModuleType
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
 from ipyprof.analysis.steps import ends_early
-from ipyprof.diagnosis import (
+from ipyprof.diagnosis import thresholds
+from ipyprof.diagnosis.cause import NS_PER_MS, Finding, Gain, Verdict, Where, gain_of, least_share, unknown
+from ipyprof.diagnosis.causes import (
     allocator,
     communication,
     cpu_bound,
@@ -17,19 +19,15 @@ from ipyprof.diagnosis import (
     launch_bound,
     memory_bound,
     misaligned_shapes,
-    straggler,
     tensor_cores,
-    thresholds,
     transfer,
     unstable_shapes,
 )
-from ipyprof.diagnosis.clocks import shifted
-from ipyprof.diagnosis.confidence import confidence
-from ipyprof.diagnosis.finding import Finding, Verdict, Where
-from ipyprof.diagnosis.judge import NS_PER_MS, Gain, gain_of, least_share, unknown
-from ipyprof.diagnosis.out_of_memory import verdict_of_failure
+from ipyprof.diagnosis.memory import verdict_of_failure
+from ipyprof.diagnosis.trust import confidence, shifted
 from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, device_bound, headline, healthy_headline
 from ipyprof.formatting import percent_short, time_text
+from ipyprof.ranks import judge as straggler
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind
 
 WAITING: tuple[ModuleType, ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipyprof.analysis.profile import Profile
-from ipyprof.diagnosis.finding import Finding
+from ipyprof.diagnosis.cause import Finding
 from ipyprof.formatting import percent_short, speedup_text, time_text
 
 BOUND_OF = {

@@ -5,13 +5,16 @@ Times are in ms, sizes in bytes, shares 0..1; what was not measured is ``None``,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from ipyprof.diagnosis.finding import Finding, Verdict
+import msgspec
+
+from ipyprof.diagnosis.cause import Finding, Verdict
 from ipyprof.errors import IpyprofError
-from ipyprof.trace.model import Repeats
+from ipyprof.trace.live import Repeats
 
 SCHEMA = 1
 
@@ -169,7 +172,7 @@ class Report:
       on the recorded clock (0 = first recorded mark); sizes in bytes; at most 2,000 points; ``process`` instead of
       ``allocated`` on the CPU; ``calls_ms`` are where the allocator went to the driver.
     * ``memory``: who holds it over time, what grows, what to do, a request that failed; see
-      ``ipyprof.report.memory_facts.memory_views``.
+      ``ipyprof.report.build.memory_views``.
     * ``without``: ``{"label": str, "step_ms": float, "breakdown": {...}}``, the step without the verdict's cause; or
       absent. ``label`` names what is gone, such as ``the reads`` or ``waiting for the loader``.
     * ``per_step``: one per recorded step, on the recorded clock:
@@ -178,11 +181,11 @@ class Report:
       with lanes ``{"name": str, "kind": "host" | "device", "segments": [[start_ms, end_ms, category, label], ...]}``:
       one recorded step, recorded clock, categories as the breakdown's keys.
     * ``groups``: rows by phase, ``record_function`` range, module class and module; see
-      ``ipyprof.report.scope_views.groups``.
+      ``ipyprof.report.build.groups``.
     * ``device_state``: the fields of ``DeviceState`` and ``text``, one line of them; only of a live run on a GPU.
 
     ``repeats`` is ``None`` for a single recording.
-    ``ranks`` is ``None`` for a single process, else as ``ipyprof.report.ranks.ranks_value`` makes it.
+    ``ranks`` is ``None`` for a single process, else as ``ipyprof.ranks.report.ranks_value`` makes it.
     """
 
     source: Source
@@ -213,7 +216,6 @@ class Report:
             >>> report.to_dict()["steps"]["step_ms"]  # doctest: +SKIP
             257.0
         """
-        from ipyprof.report.codec import encode
 
         plain: dict[str, Any] = encode(self)
         return {"schema": plain.pop("schema"), **plain}
@@ -227,7 +229,6 @@ class Report:
             IpyprofError: not a report, another schema number, a missing key, a value of the wrong type, or a number
                 that cannot have been measured.
         """
-        from ipyprof.report.codec import decode
         from ipyprof.report.saved_views import RANKS, fitting, sound, sound_views
 
         schema = data.get("schema") if isinstance(data, Mapping) else None
@@ -257,18 +258,86 @@ class Report:
 
     def __repr__(self) -> str:
         """Such as ``<Report before: data_loading, 42.8 of 57.0 ms>``."""
-        from ipyprof.report.words import brief
+        from ipyprof.show.words import brief
 
         return f"<Report {brief(self)}>"
 
     def __str__(self) -> str:
         """What a terminal shows."""
-        from ipyprof.report.text import render_text
+        from ipyprof.show.text import render_text
 
         return render_text(self).rstrip("\n")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """The text and the dashboard, for the notebook's display system."""
-        from ipyprof.report.display import bundle
+        from ipyprof.show.html import bundle
 
         return bundle(self)
+
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> Any:
+    """Plain dicts, lists, numbers, text and ``None``: what ``json.dumps`` takes.
+
+    Tuples become lists; numpy numbers and arrays become Python's; a number that is not finite was not measured, so it
+    becomes ``None`` (JSON has no word for it).
+    """
+    return _finite(msgspec.to_builtins(value, enc_hook=_plain, str_keys=True))
+
+
+def decode(kind: type[T], data: Any, what: str) -> T:
+    """A ``kind`` from plain values as ``encode`` makes them. Keys that ``kind`` does not know are ignored, so that a
+    report of a later version with the same schema number can be read.
+
+    Args:
+        what: name of what is read, for the error, such as ``"a report"``.
+
+    Raises:
+        IpyprofError: a key is missing or a value has the wrong type.
+    """
+    try:
+        return msgspec.convert(data, kind)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: a lone surrogate in a number's place
+        raise IpyprofError(
+            f"{what} that does not fit: {error}", "every key of the schema has its type", "write it again with ipyprof"
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):  # numpy arrays and numbers, without importing numpy here
+        return value.tolist()
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"a report holds no {type(value).__name__}")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def memory_facts(report: Report) -> Mapping[str, Any]:
+    """``views["memory"]``, empty where there is none."""
+    facts = report.views.get("memory")
+    return facts if isinstance(facts, Mapping) else {}
+
+
+def failed_request(report: Report) -> Mapping[str, Any] | None:
+    """The request for memory that the cell ended with, or ``None``."""
+    failed = memory_facts(report).get("out_of_memory")
+    return failed if isinstance(failed, Mapping) else None
+
+
+def failed_while_recorded(report: Report) -> bool:
+    """Whether that request ended the recording itself, so that the heartbeat leads up to it."""
+    failed = failed_request(report)
+    return failed is not None and not failed.get("later")

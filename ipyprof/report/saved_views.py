@@ -13,9 +13,9 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from ipyprof.analysis.rank_parts import PARTS
+from ipyprof.ranks.summary import PARTS
 from ipyprof.report.report import Holder, Operator
-from ipyprof.trace.model import DeviceState
+from ipyprof.trace.live import DeviceState
 
 RANKS = "ranks"
 LARGEST = 1e19  # of any number: more than any 64-bit count, and far from where floats overflow

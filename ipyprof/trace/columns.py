@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, cast
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from ipyprof.trace.clock import UNKNOWN_NS, nanoseconds
-from ipyprof.trace.details import DetailStore
-from ipyprof.trace.intern import Interner
 from ipyprof.trace.kinds import CATEGORY_KINDS, DEVICE_KINDS, Kind
-from ipyprof.trace.kineto import ABSENT, Arguments, Event
-from ipyprof.trace.model import Int64
-from ipyprof.trace.packed import packed
+from ipyprof.trace.kineto import ABSENT, UNKNOWN_NS, Arguments, DetailStore, Event, nanoseconds, packed
+from ipyprof.trace.model import Int32, Int64
+
+Value = TypeVar("Value", bound=Hashable)
+
+
+class Interner(Generic[Value]):
+    """Numbers values in order of first appearance, over several lists of them."""
+
+    def __init__(self) -> None:
+        # A new key gets the number of keys before it, without a Python call per value.
+        self._numbers: defaultdict[Value, int] = defaultdict()
+        self._numbers.default_factory = self._numbers.__len__
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def column(self, values: Iterable[Value]) -> Int32:
+        """(n,) int32 number of each value."""
+        return packed(list(map(self._numbers.__getitem__, values)), "i")
+
+    def distinct(self) -> tuple[Value, ...]:
+        """The values by their number."""
+        return tuple(self._numbers)
+
 
 ABSURD_NS = 10**15
 """Durations above this, eleven days, are damage."""
-
 FIRST_TEXT_ID = -(1 << 40)
 """Text ids count down from here, below every number that a file uses."""
-
 _NO_ARGUMENTS = Arguments()
 _COMPLETE = "X"
 
@@ -36,7 +55,6 @@ def _among(*kinds: Kind) -> npt.NDArray[np.bool_]:
 _PLACED = _among(*DEVICE_KINDS, Kind.GPU_ANNOTATION, Kind.CUDA_SYNC)
 _WORK = _among(*DEVICE_KINDS)
 _DESCRIBED = _among(Kind.OPERATOR, Kind.ANNOTATION)
-
 EVENT_COLUMNS: dict[str, type[np.generic]] = {
     "start_ns": np.int64,
     "dur_ns": np.int64,
@@ -253,3 +271,22 @@ def _places(arguments: list[Arguments], kind: npt.NDArray[np.uint8], pid: Int64,
     device[rows] = np.where(named == ABSENT, pid[rows], named)
     stream[rows] = np.where(on == ABSENT, tid[rows], on)
     return np.where(np.abs(device) < 1 << 31, device, -1), stream
+
+
+def nested_order(start: Int64, dur: Int64) -> Int64:
+    """(n,) int64 order by (start, -dur), equal ones in the order given: an interval comes before what it holds.
+
+    Files are nearly in that order, which a stable sort is fast on, and few events start together: only those are sorted
+    by their duration as well.
+
+    Args:
+        start, dur: (n,) int64.
+    """
+    order = np.argsort(start, kind="stable").astype(np.int64, copy=False)
+    sorted_start = start[order]
+    together = sorted_start[1:] == sorted_start[:-1]
+    if together.any():
+        places = np.flatnonzero(np.append(together, False) | np.append(False, together))
+        tied = order[places]
+        order[places] = tied[np.lexsort((-dur[tied], start[tied]))]
+    return order

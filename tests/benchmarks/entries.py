@@ -7,7 +7,7 @@ import time
 
 from ipyprof.analysis.memory import memory_view
 from ipyprof.analysis.steps import find_steps
-from ipyprof.trace.model import LiveRecord, Owner
+from ipyprof.trace.live import LiveRecord, Owner
 from ipyprof.trace.reader import parse_trace
 from tests.builder import TraceBuilder
 from tests.heap import Heap

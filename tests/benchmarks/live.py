@@ -11,9 +11,9 @@ def live_seconds(steps: int = 400, device: str = "cpu", *, table: bool = True) -
     """(events, seconds of export, reading, report and dashboard, seconds of ``key_averages().table()`` or ``None``)."""
     import torch
 
-    from ipyprof.delivery import report_of
-    from ipyprof.report.display import bundle
     from ipyprof.report.report import Source
+    from ipyprof.run import report_of
+    from ipyprof.show.html import bundle
     from ipyprof.trace.reader import read_trace
 
     model = torch.nn.Sequential(*(layer for _ in range(8) for layer in (torch.nn.Linear(32, 32), torch.nn.ReLU())))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ipyprof import load
-from ipyprof.report.html import render_html
 from ipyprof.report.report import Report
+from ipyprof.show.html import render_html
 from tests.sample_reports import SAMPLES
 from tests.unit.test_names_of_any_kind import NAMES, renamed
 

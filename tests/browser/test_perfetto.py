@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ipyprof.report.perfetto import ORIGIN, handover
+from ipyprof.show.perfetto import ORIGIN, handover
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api")

@@ -9,7 +9,7 @@ from typing import Any
 from ipyprof.capture.cell import compile_cell, detector_for, run_cell
 from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
-from ipyprof.trace.model import LoaderSeen
+from ipyprof.trace.live import LoaderSeen
 
 
 class FakeSession:

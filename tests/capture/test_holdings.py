@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from ipyprof.capture.holdings import Holdings, allocator_states
+from ipyprof.capture.memory import Holdings, allocator_states
 from ipyprof.capture.notes import Notes
 from ipyprof.options import Options
-from ipyprof.trace.model import AllocatorState
+from ipyprof.trace.live import AllocatorState
 
 SEGMENTS = [
     {

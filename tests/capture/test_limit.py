@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ipyprof.capture.limit import Watchdog
+from ipyprof.capture.profiler import Watchdog
 from ipyprof.capture.session import Session
 from ipyprof.options import Options
 

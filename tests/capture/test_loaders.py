@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import ipyprof
 from ipyprof.capture import loaders as loaders_module
 from ipyprof.capture import recording
-from ipyprof.capture.cores import usable_cores
 from ipyprof.capture.loaders import Loaders, drawn_name, on_gpu
+from ipyprof.capture.probes import usable_cores
 from ipyprof.capture.watch import Watch
 from ipyprof.options import Options
-from ipyprof.trace.model import LoaderSeen
+from ipyprof.trace.live import LoaderSeen
 from tests.capture.fake_session import FakeSession, Run
 
 ROWS = torch.arange(12.0).reshape(6, 2)

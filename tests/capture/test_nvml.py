@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ipyprof.capture import nvml
-from ipyprof.trace.model import DeviceState
+from ipyprof.trace.live import DeviceState
 
 LOST, NOT_SUPPORTED = 15, 3
 SECOND = 1_000_000_000

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.optim.optimizer as optimizer_module
 
-from ipyprof.capture.optimizer_hooks import hook_optimizer_steps, inside_another_step
+from ipyprof.capture.watch import hook_optimizer_steps, inside_another_step
 
 register = optimizer_module.register_optimizer_step_post_hook
 

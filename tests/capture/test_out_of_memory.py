@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from ipyprof.capture.cell import compile_cell, detector_for, run_cell
-from ipyprof.capture.out_of_memory import out_of_memory, read_message
+from ipyprof.capture.memory import out_of_memory, read_message
 from ipyprof.capture.session import Session
 from ipyprof.options import Options
-from ipyprof.trace.model import LiveRecord, OutOfMemory
+from ipyprof.trace.live import LiveRecord, OutOfMemory
 
 GIB, MIB = 2**30, 2**20
 NEW = (

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ipyprof.capture import objects, owners
-from ipyprof.capture.namespaces import namespaces
-from ipyprof.capture.owners import owners_of
-from ipyprof.trace.model import Owner
+from ipyprof.capture import owners
+from ipyprof.capture import owners as objects
+from ipyprof.capture.owners import namespaces, owners_of
+from ipyprof.trace.live import Owner
 
 
 def names(**namespace: Any) -> dict[str, tuple[str, int]]:

@@ -19,7 +19,7 @@ from ipyprof.capture.cell import compile_cell, detector_for, run_cell
 from ipyprof.capture.profiler import Profiler
 from ipyprof.capture.session import Session
 from ipyprof.options import Options
-from ipyprof.trace.model import LiveRecord
+from ipyprof.trace.live import LiveRecord
 from ipyprof.trace.reader import parse_trace
 
 SETUP = """

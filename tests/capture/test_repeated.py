@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from ipyprof.capture import baseline
-from ipyprof.capture.asked import repeated_runs
-from ipyprof.capture.phases import Between, Course
 from ipyprof.capture.recording import Recording
 from ipyprof.capture.repeated import RepeatedSession, session_of
-from ipyprof.capture.session import TAKEN, Session
+from ipyprof.capture.session import TAKEN, Between, Course, Session
+from ipyprof.capture.steps import repeated_runs
 from ipyprof.options import Options
 
 

@@ -17,10 +17,8 @@ import pytest
 import torch
 
 from ipyprof.capture import baseline, probes
-from ipyprof.capture.interrupts import uninterrupted
-from ipyprof.capture.phases import phases_for
-from ipyprof.capture.profiler import Profiler
-from ipyprof.capture.session import ALREADY_ON, TAKEN, Session
+from ipyprof.capture.profiler import Profiler, uninterrupted
+from ipyprof.capture.session import ALREADY_ON, TAKEN, Session, phases_for
 from ipyprof.options import Options
 
 

@@ -23,24 +23,13 @@ OURS: dict[str, frozenset[str]] = {
     "trace": frozenset({"errors", "files"}),
     "analysis": frozenset({"errors", "trace"}),
     # Findings and views write numbers the same way, so that one module stands beside the rooms.
-    "diagnosis": frozenset({"errors", "formatting", "trace", "analysis"}),
-    "report": frozenset({"errors", "formatting", "trace", "analysis", "diagnosis"}),
-    "capture": frozenset({"errors", "options", "trace.model"}),
-    "__init__": EVERYTHING,
-    "__main__": EVERYTHING,
-    "api": EVERYTHING,
-    "magics": EVERYTHING,
-    # What magics, api and __main__ share.
-    "delivery": EVERYTHING,
-    "demo": EVERYTHING,
-    "doctor": EVERYTHING,
-    "history": EVERYTHING,
-    "joint": EVERYTHING,
-    "rank_delivery": EVERYTHING,
-    "rank_files": EVERYTHING,
-    "running": EVERYTHING,
-    "showing": EVERYTHING,
-    "surface": EVERYTHING,
+    "diagnosis": frozenset({"errors", "formatting", "trace", "analysis", "ranks"}),
+    "report": frozenset({"errors", "formatting", "trace", "analysis", "diagnosis", "show", "ranks"}),
+    "show": frozenset(
+        {"errors", "formatting", "files", "trace", "analysis", "diagnosis", "report", "history", "run", "ranks"}
+    ),
+    "capture": frozenset({"errors", "options", "trace.model", "trace.live"}),
+    **dict.fromkeys(("__init__", "__main__", "api", "magic", "run", "demo", "doctor", "history", "ranks"), EVERYTHING),
 }
 """Room or module → the rooms or modules of ours that it may import beside its own."""
 
@@ -52,24 +41,11 @@ OTHERS: dict[str, frozenset[str]] = {
     "trace": COMPUTING | {"msgspec"},
     "analysis": COMPUTING,
     "diagnosis": COMPUTING,
-    # msgspec turns a report into JSON and back; PIL, which matplotlib brings, writes palette PNGs.
-    "report": COMPUTING | {"matplotlib", "ipywidgets", "IPython", "msgspec", "PIL"},
+    "report": COMPUTING | {"msgspec"},
+    # PIL, which matplotlib brings, writes palette PNGs.
+    "show": COMPUTING | {"matplotlib", "ipywidgets", "IPython", "PIL"},
     "capture": frozenset({"torch", "IPython", "pynvml"}),
-    "__init__": EVERYTHING,
-    "__main__": EVERYTHING,
-    "api": EVERYTHING,
-    "magics": EVERYTHING,
-    # What magics, api and __main__ share.
-    "delivery": EVERYTHING,
-    "demo": EVERYTHING,
-    "doctor": EVERYTHING,
-    "history": EVERYTHING,
-    "joint": EVERYTHING,
-    "rank_delivery": EVERYTHING,
-    "rank_files": EVERYTHING,
-    "running": EVERYTHING,
-    "showing": EVERYTHING,
-    "surface": EVERYTHING,
+    **dict.fromkeys(("__init__", "__main__", "api", "magic", "run", "demo", "doctor", "history", "ranks"), EVERYTHING),
 }
 """Room or module → the packages outside the standard library that it may import."""
 
@@ -127,7 +103,7 @@ def test_room_imports_only_what_its_row_allows(path: Path) -> None:
     ("room", "imported"),
     [
         ("trace", "ipyprof.analysis.steps"),
-        ("analysis", "ipyprof.diagnosis.finding.Finding"),
+        ("analysis", "ipyprof.diagnosis.cause.Finding"),
         ("analysis", "torch"),
         ("report", "ipyprof.capture.session"),
         ("capture", "ipyprof.trace.reader.read"),
@@ -141,9 +117,9 @@ def test_contract_sees_a_breach(room: str, imported: str) -> None:
 
 def test_relative_imports_are_resolved() -> None:
     # given a relative import in a module of ipyprof.analysis
-    tree = ast.parse("from ..report import html\nfrom . import steps")
+    tree = ast.parse("from ..show import html\nfrom . import steps")
     # when its imports are read, then they carry their full names
-    assert list(imports_of(tree, "ipyprof.analysis")) == ["ipyprof.report.html", "ipyprof.analysis.steps"]
+    assert list(imports_of(tree, "ipyprof.analysis")) == ["ipyprof.show.html", "ipyprof.analysis.steps"]
 
 
 def test_importing_the_package_loads_no_heavy_library() -> None:

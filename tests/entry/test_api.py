@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import ipyprof
-from ipyprof import history, running
+from ipyprof import history
+from ipyprof import run as running
 from ipyprof.errors import IpyprofError, OptionError, TraceError
 from ipyprof.options import Options
-from ipyprof.surface import Silent
+from ipyprof.show.output import Silent
 from tests import sample_reports
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 import ipyprof
 from ipyprof.__main__ import main
 from ipyprof.errors import IpyprofError
-from ipyprof.report.compare import compare_reports
+from ipyprof.report.comparison import compare_reports
 from tests.sample_comparisons import fast, slow
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

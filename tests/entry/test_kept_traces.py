@@ -14,9 +14,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import ipyprof
-from ipyprof import history, surface
+from ipyprof import history
 from ipyprof.errors import OptionError
-from ipyprof.trace import kept
+from ipyprof.show import output as surface
+from ipyprof.trace import writer as kept
 
 LOOP = "for i in range(9):\n    x = torch.tanh(x @ x)\n"
 
@@ -78,7 +79,7 @@ def panelled(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> Intera
     def notebook(_shell: Any, *, quiet: bool, static: bool) -> surface.Surface:
         return surface.Notebook(panel=not static)
 
-    monkeypatch.setattr("ipyprof.magics.surface_for", notebook)
+    monkeypatch.setattr("ipyprof.magic.surface_for", notebook)
     return shell
 
 

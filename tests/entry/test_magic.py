@@ -15,8 +15,9 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from ipyprof import delivery, history
-from ipyprof.magics import GpuProfile, split_line
+from ipyprof import history
+from ipyprof import run as delivery
+from ipyprof.magic import GpuProfile, split_line
 from ipyprof.report.report import Report
 from tests.colours import without_colours
 

@@ -10,10 +10,10 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from ipyprof import history, profile
-from ipyprof.capture import memory_snapshot
+from ipyprof.capture import memory as memory_snapshot
 from ipyprof.errors import OptionError
 from ipyprof.report.report import Report
-from ipyprof.report.text import render_text
+from ipyprof.show.text import render_text
 
 MESSAGE = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free."

@@ -12,12 +12,12 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import ipyprof
-from ipyprof import rank_files
 from ipyprof.__main__ import main
-from ipyprof.analysis.rank_summary import RankSummary
 from ipyprof.errors import IpyprofError
+from ipyprof.ranks import files as rank_files
+from ipyprof.ranks.summary import RankSummary
 from ipyprof.report.report import Report
-from ipyprof.report.text import render_text
+from ipyprof.show.text import render_text
 from tests.builder import TraceBuilder
 from tests.shared_traces import FOLDER
 

@@ -177,5 +177,5 @@ def test_nothing_is_imported_for_a_list(shell: InteractiveShell, monkeypatch: py
     def fail(*_arguments: Any) -> None:
         raise AssertionError("a run began")
 
-    monkeypatch.setattr("ipyprof.magics._run", fail)
+    monkeypatch.setattr("ipyprof.magic._run", fail)
     run(shell, "%gpuprofile --list")

@@ -13,8 +13,8 @@ from IPython.core.displaypub import CapturingDisplayPublisher, DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from ipyprof.report import widgets
-from ipyprof.surface import WIDGET, Notebook, Silent, Terminal, surface_for
+from ipyprof.show import panel as widgets
+from ipyprof.show.output import WIDGET, Notebook, Silent, Terminal, surface_for
 from tests import sample_reports
 
 

@@ -13,8 +13,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from ipyprof import history, running
-from ipyprof.capture import doors
+from ipyprof import history
+from ipyprof import run as running
+from ipyprof.capture import torch_doors as doors
 from tests.conftest import _torch_state
 
 _OWN_THREADS = "ipyprof"

@@ -37,8 +37,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.profiler import _KinetoProfile
 
 import ipyprof
-from ipyprof.capture.interrupts import uninterrupted
-from ipyprof.capture.profiler import Profiler
+from ipyprof.capture.profiler import Profiler, uninterrupted
 from ipyprof.capture.session import ALREADY_ON, TAKEN
 from tests.faults.state import Before
 from tests.machine import Machine

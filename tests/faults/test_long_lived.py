@@ -104,7 +104,7 @@ def test_a_real_disk_that_is_full(shell: InteractiveShell, small_disk: Path, mon
     # given a folder for temporary files that has no room for a trace; torch says nothing when it cannot write
     said: list[str] = []
     monkeypatch.setattr("tempfile.tempdir", str(small_disk))
-    monkeypatch.setattr("ipyprof.surface.Silent.say", lambda _self, text: said.append(text))
+    monkeypatch.setattr("ipyprof.show.output.Silent.say", lambda _self, text: said.append(text))
     # when a cell is profiled
     cell = "%%gpuprofile -q -o report\nfor i in range(12):\n    for k in range(80): y = torch.tanh(x @ x)\ni"
     result = shell.run_cell(cell)

@@ -131,11 +131,11 @@ def main() -> int:
         return 1 if campaign.faults else 0
     with atheris.instrument_imports(include=["ipyprof"]):
         import ipyprof.api
-        import ipyprof.delivery
         import ipyprof.diagnosis.verdict
         import ipyprof.report.build
-        import ipyprof.report.html
-        import ipyprof.report.text
+        import ipyprof.run
+        import ipyprof.show.html
+        import ipyprof.show.text
         import ipyprof.trace.reader  # noqa: F401
     with_atheris(Campaign(asked.seconds, folder), atheris, folder / "corpus")
     return 0

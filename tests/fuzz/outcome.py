@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ipyprof import api
 from ipyprof.errors import IpyprofError
-from ipyprof.report.html import render_page
-from ipyprof.report.text import render_text
+from ipyprof.show.html import render_page
+from ipyprof.show.text import render_text
 
 REPORT, REFUSED = "report", "refused"
 

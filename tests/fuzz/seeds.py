@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ipyprof.trace.model import LiveRecord, SyncSite
+from ipyprof.trace.live import LiveRecord, SyncSite
 from tests.builder import TraceBuilder
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -72,8 +72,8 @@ def live_record() -> LiveRecord:
 
 def seeds() -> list[Any]:
     """JSON values: built traces without and with a live record, a saved report, and the smallest recorded ones."""
-    from ipyprof.delivery import report_of
     from ipyprof.report.report import Source
+    from ipyprof.run import report_of
 
     plain, live = built(), built()
     live.live(live_record())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ipyprof.report.memory_facts import moments_at
+from ipyprof.report.build import moments_at
 from tests.gpu.memory_cells import (
     BIG,
     CAUGHT_LINE,

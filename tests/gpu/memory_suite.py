@@ -42,8 +42,8 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from ipyprof.analysis.allocations import lifetimes
 from ipyprof.analysis.holders import Ownership
-from ipyprof.analysis.lifetimes import lifetimes
 from ipyprof.analysis.memory import memory_view
 from ipyprof.analysis.steps import find_steps
 from ipyprof.trace.reader import read_trace

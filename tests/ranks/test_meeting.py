@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from ipyprof.analysis.rank_roll import call_the_roll
-from ipyprof.capture import ranks
-from ipyprof.capture.ranks import Meeting, World, termination_deferred
 from ipyprof.errors import OptionError
-from ipyprof.joint import judge
 from ipyprof.options import Options
-from ipyprof.rank_delivery import chosen, facts_of_process, packed, unpacked
-from ipyprof.trace.model import DeviceState, LiveRecord
+from ipyprof.ranks import job as ranks
+from ipyprof.ranks.files import judge
+from ipyprof.ranks.job import Meeting, World, chosen, facts_of_process, packed, termination_deferred, unpacked
+from ipyprof.ranks.summary import call_the_roll
+from ipyprof.trace.live import DeviceState, LiveRecord
 from tests.simulated_ranks import MS, Job, simulate
 
 

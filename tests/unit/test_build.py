@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from ipyprof.analysis.breakdown import PARTS
 from ipyprof.analysis.profile import analyse
 from ipyprof.diagnosis.verdict import diagnose
-from ipyprof.report import views
+from ipyprof.report import build as views
 from ipyprof.report.build import build_report
 from ipyprof.report.report import Report, Source
-from ipyprof.trace.model import LiveRecord, Trace
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Trace
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 

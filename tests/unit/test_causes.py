@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from ipyprof.analysis.profile import analyse
-from ipyprof.diagnosis import allocator, cpu_bound, data_loading, host_sync, launch_bound, transfer
+from ipyprof.diagnosis.causes import allocator, cpu_bound, data_loading, host_sync, launch_bound, transfer
 from tests.looped import SOURCE, gains, profiled
 from tests.machine import Machine, live
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ipyprof.trace.clock import UNKNOWN_NS, nanoseconds
+from ipyprof.trace.kineto import UNKNOWN_NS, nanoseconds
 
 
 @pytest.mark.parametrize(

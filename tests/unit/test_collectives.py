@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from ipyprof.analysis.collective_kinds import CollectiveKind
-from ipyprof.analysis.collectives import Collectives, collectives_of, step_numbers
 from ipyprof.analysis.steps import find_steps
+from ipyprof.ranks.collectives import CollectiveKind, Collectives, collectives_of, step_numbers
 from tests.builder import TraceBuilder
 from tests.shared_traces import shared_trace
 

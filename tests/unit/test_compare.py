@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from ipyprof.report.compare import compare_reports
-from ipyprof.report.compare_rows import code_changes
-from ipyprof.report.comparison import Comparison, Row
+from ipyprof.report.comparison import Comparison, Row, code_changes, compare_reports
 from ipyprof.report.report import Breakdown, Device, Report, Throughput
 from ipyprof.report.significance import FASTER, SAME, SLOWER, UNKNOWN
 from tests.sample_comparisons import fast, named, slow, timed

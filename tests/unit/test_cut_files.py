@@ -9,12 +9,11 @@ import pytest
 
 from ipyprof import api
 from ipyprof.analysis.profile import analyse
-from ipyprof.analysis.rank_summary import summarise
-from ipyprof.diagnosis.confidence import confidence
-from ipyprof.diagnosis.trust import checks
+from ipyprof.diagnosis.trust import checks, confidence
 from ipyprof.diagnosis.verdict import CAUSES, diagnose
-from ipyprof.report.words import device_text
-from ipyprof.trace.model import LiveRecord, OutOfMemory
+from ipyprof.ranks.summary import summarise
+from ipyprof.show.words import device_text
+from ipyprof.trace.live import LiveRecord, OutOfMemory
 from ipyprof.trace.reader import parse_trace
 from tests.machine import Machine, live
 

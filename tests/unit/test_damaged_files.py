@@ -12,8 +12,9 @@ import pytest
 
 from ipyprof import api
 from ipyprof.errors import TraceError
-from ipyprof.report.text import render_text
-from ipyprof.trace import pieces, source
+from ipyprof.show.text import render_text
+from ipyprof.trace import reader as pieces
+from ipyprof.trace import reader as source
 from ipyprof.trace.kinds import Kind
 from ipyprof.trace.reader import FAR_OFF, parse_trace, read_trace
 from tests.builder import TraceBuilder

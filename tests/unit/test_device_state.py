@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from ipyprof.analysis.profile import Profile, analyse
-from ipyprof.diagnosis.confidence import confidence
-from ipyprof.diagnosis.device_state import device_line
-from ipyprof.diagnosis.trust import checks
+from ipyprof.diagnosis.trust import checks, confidence, device_line
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.formatting import clock_text, link_text, power_text
 from ipyprof.report.build import build_report
-from ipyprof.report.html import render_html
 from ipyprof.report.report import Report, Source
-from ipyprof.report.text import render_text
-from ipyprof.trace.model import DeviceState
+from ipyprof.show.html import render_html
+from ipyprof.show.text import render_text
+from ipyprof.trace.live import DeviceState
 from tests.machine import Machine, live
 
 

@@ -8,9 +8,8 @@ import pkgutil
 
 import pytest
 
-from ipyprof import diagnosis
-from ipyprof.diagnosis.explain import PROFILER, markdown, plain_text
-from ipyprof.diagnosis.explanations import BY_TOPIC, TOPICS
+from ipyprof.diagnosis import causes
+from ipyprof.diagnosis.explain import BY_TOPIC, PROFILER, TOPICS, markdown, plain_text
 from ipyprof.diagnosis.verdict import CAUSES
 
 VERDICTS = {"compute_bound", "inconclusive"}
@@ -20,7 +19,7 @@ DISEASES = sorted(set(TOPICS) - VERDICTS - {PROFILER})
 def causes_of_modules() -> set[str]:
     """The ``CAUSE`` of every module of the room that has one."""
     modules = [
-        importlib.import_module(f"ipyprof.diagnosis.{one.name}") for one in pkgutil.iter_modules(diagnosis.__path__)
+        importlib.import_module(f"ipyprof.diagnosis.causes.{one.name}") for one in pkgutil.iter_modules(causes.__path__)
     ]
     return {module.CAUSE for module in modules if hasattr(module, "CAUSE")}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ipyprof import files
-from ipyprof.delivery import check_target
 from ipyprof.errors import OptionError
+from ipyprof.run import check_target
 
 
 def write(target: Path, content: bytes = b"new") -> None:

@@ -13,8 +13,8 @@ import ipyprof
 from ipyprof.analysis.profile import Profile, analyse
 from ipyprof.diagnosis.thresholds import FIT_SHARE
 from ipyprof.diagnosis.verdict import WAITING
-from ipyprof.report.html import render_html
 from ipyprof.report.report import Report
+from ipyprof.show.html import render_html
 from ipyprof.trace.reader import read_trace
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

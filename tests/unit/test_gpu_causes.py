@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipyprof.analysis.profile import analyse
-from ipyprof.diagnosis import memory_bound, misaligned_shapes, tensor_cores
+from ipyprof.diagnosis.causes import memory_bound, misaligned_shapes, tensor_cores
 from tests.device_work import BF16, FLOAT, HALF, Call, elementwise, product, recorded
 from tests.shared_traces import shared_trace
 

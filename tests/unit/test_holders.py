@@ -10,23 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ipyprof.analysis.backward import NODE_PREFIX
-from ipyprof.analysis.holders import Ownership
-from ipyprof.analysis.holding import (
+from ipyprof.analysis.allocations import GRAIN_BYTES, SMALL_BYTES, lifetimes, matched
+from ipyprof.analysis.attribution import NODE_PREFIX
+from ipyprof.analysis.holders import (
     ACTIVATIONS,
     BEFORE,
     GRAPHS,
     ROUNDED,
     TENSORS,
     UNREACHABLE,
+    Ownership,
     held_by_name,
     layer_of,
 )
-from ipyprof.analysis.lifetimes import lifetimes
 from ipyprof.analysis.memory import DeviceMemory, memory_view
-from ipyprof.analysis.rounding import GRAIN_BYTES, SMALL_BYTES, matched
 from ipyprof.analysis.steps import find_steps
-from ipyprof.trace.model import LiveRecord, OutOfMemory, Owner
+from ipyprof.trace.live import LiveRecord, OutOfMemory, Owner
 from ipyprof.trace.reader import read_trace
 from tests.builder import TraceBuilder
 from tests.heap import Heap

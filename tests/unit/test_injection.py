@@ -11,11 +11,10 @@ import matplotlib.mathtext
 import pytest
 
 from ipyprof import api
-from ipyprof.report.display import bundle
-from ipyprof.report.html import render_page
 from ipyprof.report.report import Report
-from ipyprof.report.text import render_text
-from ipyprof.report.widgets import build_panel, close_panel
+from ipyprof.show.html import bundle, render_page
+from ipyprof.show.panel import build_panel, close_panel
+from ipyprof.show.text import render_text
 from tests.fuzz.seeds import built, live_record
 from tests.unit.test_report_html import Outline
 

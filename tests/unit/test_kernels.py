@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipyprof.analysis.kernels import KernelTable, kernel_rows
+from ipyprof.analysis.operators import KernelTable, kernel_rows
 from ipyprof.analysis.steps import find_steps
 from tests.builder import TraceBuilder
 

@@ -10,10 +10,10 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from ipyprof.analysis.profile import analyse
-from ipyprof.diagnosis import data_loading
-from ipyprof.diagnosis.finding import Finding
-from ipyprof.diagnosis.loader_advice import PLAIN, RULES, Fetching, advice, epoch_share
-from ipyprof.trace.model import LoaderSeen
+from ipyprof.diagnosis.cause import Finding
+from ipyprof.diagnosis.causes import data_loading
+from ipyprof.diagnosis.causes.loader_advice import PLAIN, RULES, Fetching, advice, epoch_share
+from ipyprof.trace.live import LoaderSeen
 from tests.looped import SOURCE, profiled
 from tests.machine import Machine, live
 

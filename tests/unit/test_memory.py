@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipyprof.analysis.allocator_events import ALLOCATED, FREED, RETRIED, Refused, allocator_calls
-from ipyprof.analysis.lifetimes import line_number
+from ipyprof.analysis.allocations import ALLOCATED, FREED, RETRIED, Refused, allocator_calls, line_number
 from ipyprof.analysis.memory import MOST_POINTS, DeviceMemory, MemorySummary, memory_view, thin
 from ipyprof.analysis.steps import find_steps
-from ipyprof.trace.model import LiveRecord, OutOfMemory
+from ipyprof.trace.live import LiveRecord, OutOfMemory
 from tests.builder import TraceBuilder
 
 STEADY = settings(deadline=None)  # the machine may be busy

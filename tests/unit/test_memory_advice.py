@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from ipyprof.analysis.holding import (
+from ipyprof.analysis.holders import (
     ACTIVATIONS,
     GRAPHS,
     OPTIMIZER,
@@ -16,7 +16,7 @@ from ipyprof.analysis.holding import (
     TENSORS,
     Holding,
 )
-from ipyprof.diagnosis.memory_advice import (
+from ipyprof.diagnosis.memory import (
     batch_share,
     checkpoint_advice,
     error_advice,
@@ -24,7 +24,7 @@ from ipyprof.diagnosis.memory_advice import (
     fragmentation_advice,
     growth_advice,
 )
-from ipyprof.trace.model import AllocatorState, OutOfMemory
+from ipyprof.trace.live import AllocatorState, OutOfMemory
 
 MB = 1_000_000
 

@@ -9,21 +9,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ipyprof.analysis.holding import Holding
+from ipyprof.analysis.holders import Holding
 from ipyprof.analysis.profile import analyse
-from ipyprof.delivery import no_events
-from ipyprof.diagnosis.out_of_memory import FAILED_REST, failure_headline
+from ipyprof.diagnosis.memory import FAILED_REST, failure_headline
 from ipyprof.diagnosis.verdict import diagnose
-from ipyprof.report.build import build_report
-from ipyprof.report.html import render_html
-from ipyprof.report.memory_facts import PROCESS_REST, moments_at
-from ipyprof.report.memory_section import failure_text, room_text
-from ipyprof.report.panel_tabs import memory_tab
+from ipyprof.report.build import PROCESS_REST, build_report, moments_at
 from ipyprof.report.report import Report, Source
-from ipyprof.report.run_list import runs_text
-from ipyprof.report.text import render_text
-from ipyprof.report.words import bound_word, subject
-from ipyprof.trace.model import AllocatorState, LiveRecord, OutOfMemory, Owner, Trace
+from ipyprof.show.html import render_html
+from ipyprof.show.memory import failure_text, room_text
+from ipyprof.show.panel import memory_tab
+from ipyprof.show.text import render_text, runs_text
+from ipyprof.show.words import bound_word, subject
+from ipyprof.trace.live import AllocatorState, LiveRecord, OutOfMemory, Owner
+from ipyprof.trace.model import Trace, no_events
 from tests.heap import Heap
 from tests.unit.test_holders import MB, Training, owner
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from ipyprof.formatting import columns
-from ipyprof.report.compare import compare_reports
-from ipyprof.report.compare_html import render_comparison
-from ipyprof.report.compare_text import comparison_text
-from ipyprof.report.html import render_html
+from ipyprof.report.comparison import compare_reports
 from ipyprof.report.report import Report
-from ipyprof.report.text import render_text
-from ipyprof.report.widgets import build_panel, close_panel
+from ipyprof.show.compare_html import render_comparison
+from ipyprof.show.compare_text import comparison_text
+from ipyprof.show.html import render_html
+from ipyprof.show.panel import build_panel, close_panel
+from ipyprof.show.text import render_text
 from tests.sample_reports import starvation
 from tests.unit.test_report_html import Outline
 

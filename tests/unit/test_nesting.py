@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipyprof.analysis.nesting import MOST_LAYERS, innermost, parents, probe
+from ipyprof.analysis.attribution import MOST_LAYERS, innermost, parents, probe
 from ipyprof.trace.model import Int64
 
 STEADY = settings(deadline=None)  # the machine may be busy

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipyprof.analysis.operators import GRAPH_ROW, UNOWNED_ROW, OperatorRow, OperatorTable, operator_rows
-from ipyprof.analysis.shapes import shape_text
+from ipyprof.analysis.operators import GRAPH_ROW, UNOWNED_ROW, OperatorRow, OperatorTable, operator_rows, shape_text
 from ipyprof.analysis.steps import find_steps
 from ipyprof.trace.kinds import DEVICE_KINDS
 from ipyprof.trace.model import Trace

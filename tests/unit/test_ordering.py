@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipyprof.trace.ordering import nested_order
+from ipyprof.trace.columns import nested_order
 
 spans = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=12)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ipyprof.trace.columns import wrapped
-from ipyprof.trace.packed import packed
+from ipyprof.trace.kineto import packed
 
 
 @pytest.mark.parametrize(

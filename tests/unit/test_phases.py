@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ipyprof.analysis.phases import PHASES, phase_changes
 from ipyprof.analysis.program import build_program
+from ipyprof.analysis.scopes import PHASES, phase_changes
 from ipyprof.analysis.steps import find_steps
 from tests.builder import TraceBuilder
 

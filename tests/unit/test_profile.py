@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ipyprof.analysis.profile import FILE_COST_NS, Profile, analyse
 from ipyprof.analysis.replay import device_share
-from ipyprof.trace.model import LiveRecord
+from ipyprof.trace.live import LiveRecord
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 

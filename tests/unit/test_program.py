@@ -13,8 +13,9 @@ from ipyprof.analysis.profile import analyse
 from ipyprof.analysis.program import Act, Host, Program, build_program, loader_spans, without_marks
 from ipyprof.analysis.replay import replay
 from ipyprof.analysis.steps import find_steps
-from ipyprof.trace.model import LiveRecord, Trace
-from ipyprof.trace.pieces import ENDS_EARLY
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Trace
+from ipyprof.trace.reader import ENDS_EARLY
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 

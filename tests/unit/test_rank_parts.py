@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ipyprof.analysis.collectives import collectives_of
 from ipyprof.analysis.program import build_program
-from ipyprof.analysis.rank_parts import RankParts, rank_parts
 from ipyprof.analysis.steps import find_steps
+from ipyprof.ranks.collectives import collectives_of
+from ipyprof.ranks.summary import RankParts, rank_parts
 from tests.builder import TraceBuilder
 from tests.machine import Machine
 

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipyprof.analysis.profile import analyse
-from ipyprof.analysis.rank_clocks import align
-from ipyprof.analysis.rank_matching import match
-from ipyprof.analysis.rank_summary import HostFacts, RankSummary, summarise
-from ipyprof.analysis.ranks import Comparison, compare
+from ipyprof.ranks.clocks import align, match
+from ipyprof.ranks.comparison import Comparison, compare
+from ipyprof.ranks.summary import HostFacts, RankSummary, summarise
 from tests.shared_traces import shared_trace
 from tests.simulated_ranks import MS, Job, large_job, simulate
 

@@ -7,14 +7,13 @@ import json
 
 import pytest
 
-from ipyprof.diagnosis.repeats import check, choose, judged, sentence
 from ipyprof.formatting import times_text
-from ipyprof.report.compare import compare_reports
-from ipyprof.report.html import render_html
-from ipyprof.report.repeats import put_together, repeats_text, with_repeats
+from ipyprof.report.comparison import compare_reports
+from ipyprof.report.repeats import check, choose, judged, put_together, repeats_text, sentence, with_repeats
 from ipyprof.report.report import Report
-from ipyprof.report.text import render_text
-from ipyprof.trace.model import Repeat, Repeats
+from ipyprof.show.html import render_html
+from ipyprof.show.text import render_text
+from ipyprof.trace.live import Repeat, Repeats
 from tests import sample_reports
 
 

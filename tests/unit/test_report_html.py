@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ipyprof.report.display import bundle
-from ipyprof.report.html import render_html, render_page
-from ipyprof.report.markup import code_name
 from ipyprof.report.report import Holder, Line, Report
+from ipyprof.show.html import bundle, render_html, render_page
+from ipyprof.show.markup import code_name
 from tests.golden_files import assert_golden, without_pictures
 from tests.sample_reports import (
     SAMPLES,

@@ -14,11 +14,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ipyprof.report.canvas import Picture, drawable, quantised_png
-from ipyprof.report.categories import KERNEL, LOADER, culprit_of, step_parts
-from ipyprof.report.markup import figure
-from ipyprof.report.plots import DONUT_SIZE, donut, heartbeat, staircase, thin
-from ipyprof.report.timeline import _lane_name, magnification, timeline
+from ipyprof.show.markup import figure
+from ipyprof.show.pictures import (
+    DONUT_SIZE,
+    Picture,
+    _lane_name,
+    donut,
+    drawable,
+    heartbeat,
+    magnification,
+    quantised_png,
+    staircase,
+    thin,
+    timeline,
+)
+from ipyprof.show.words import KERNEL, LOADER, culprit_of, step_parts
 from tests.sample_reports import HOSTILE, cpu_only, healthy, hostile, inconclusive, starvation, sync
 
 
@@ -250,7 +260,7 @@ def test_the_users_style_changes_no_picture_and_no_picture_the_style() -> None:
 def test_pyplot_is_never_imported() -> None:
     # given a fresh interpreter, when a dashboard is drawn, then pyplot was not needed and no backend was chosen
     code = (
-        "import sys; from tests.sample_reports import starvation; from ipyprof.report.display import bundle; "
+        "import sys; from tests.sample_reports import starvation; from ipyprof.show.html import bundle; "
         "bundle(starvation()); print('matplotlib.pyplot' in sys.modules)"
     )
     # (an old matplotlib uses what a new pyparsing deprecates)

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from ipyprof.analysis.rank_roll import call_the_roll
-from ipyprof.analysis.rank_summary import RankSummary
-from ipyprof.joint import judge
-from ipyprof.report.html import render_html
-from ipyprof.report.ranks import chosen_rows, lane_view, ranks_value
+from ipyprof.ranks.files import judge
+from ipyprof.ranks.report import chosen_rows, lane_view, ranks_value
+from ipyprof.ranks.summary import RankSummary, call_the_roll
 from ipyprof.report.report import Report
-from ipyprof.report.text import render_text
+from ipyprof.show.html import render_html
+from ipyprof.show.text import render_text
 from tests import sample_reports
 from tests.simulated_ranks import MS, Job, large_job, simulate
 

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from ipyprof.formatting import columns
-from ipyprof.report.html import render_html
-from ipyprof.report.rungs import rungs
-from ipyprof.report.text import render_text
+from ipyprof.show.html import render_html
+from ipyprof.show.text import render_text
+from ipyprof.show.words import rungs
 from tests.golden_files import assert_golden
 from tests.sample_reports import SAMPLES, cpu_only, healthy, hostile, inconclusive, no_baseline, starvation, sync
 

@@ -13,15 +13,27 @@ from typing import Any
 
 import pytest
 
-from ipyprof.report import perfetto
-from ipyprof.report.html import render_html
-from ipyprof.report.panel_rows import PanelRow, group_names, group_rows, rows_table, selected
-from ipyprof.report.panel_tabs import free_name, memory_at, zoomed
 from ipyprof.report.report import Report
-from ipyprof.report.widgets import LIMITS, build_panel, close_panel, rows_view, step_ring
-from ipyprof.trace.kept import KeptTrace, tensorboard_name
-from ipyprof.trace.model import LiveRecord
+from ipyprof.show import perfetto
+from ipyprof.show.html import render_html
+from ipyprof.show.panel import (
+    LIMITS,
+    PanelRow,
+    build_panel,
+    close_panel,
+    free_name,
+    group_names,
+    group_rows,
+    memory_at,
+    rows_table,
+    rows_view,
+    selected,
+    step_ring,
+    zoomed,
+)
+from ipyprof.trace.live import LiveRecord
 from ipyprof.trace.reader import read_trace
+from ipyprof.trace.writer import KeptTrace, tensorboard_name
 from tests.sample_comparisons import fast, slow
 from tests.sample_reports import SAMPLES, cpu_only, hostile, starvation, sync
 

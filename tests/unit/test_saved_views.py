@@ -11,13 +11,16 @@ import pytest
 
 from ipyprof import api
 from ipyprof.__main__ import main
-from ipyprof.diagnosis import device_state
+from ipyprof.diagnosis import trust as device_state
 from ipyprof.errors import IpyprofError
-from ipyprof.report import build, plots, timeline, views
-from ipyprof.report.html import render_page
+from ipyprof.report import build
+from ipyprof.report import build as views
 from ipyprof.report.report import Report
 from ipyprof.report.saved_views import DEEPEST, RANKS, VIEW_NAMES, fitting, sound
-from ipyprof.report.text import render_text
+from ipyprof.show import pictures as plots
+from ipyprof.show import pictures as timeline
+from ipyprof.show.html import render_page
+from ipyprof.show.text import render_text
 from tests.damaged_reports import Sketch, damaged, everything, left_out, out_of_memory, outcome, places
 from tests.fuzz.seeds import FIXTURES
 from tests.sample_reports import SAMPLES, cpu_only, starvation

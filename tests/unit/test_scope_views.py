@@ -9,13 +9,13 @@ from typing import Any
 from ipyprof.analysis.profile import analyse
 from ipyprof.analysis.scopes import ScopeRow
 from ipyprof.diagnosis.verdict import diagnose
-from ipyprof.report import scope_views
+from ipyprof.report import build as scope_views
 from ipyprof.report.build import build_report
-from ipyprof.report.html import render_html
-from ipyprof.report.panel_rows import group_names, group_rows, rows_table, selected
 from ipyprof.report.report import Report, Source
-from ipyprof.report.scope_section import scopes_section, summary
-from ipyprof.report.text import render_text
+from ipyprof.show.html import render_html
+from ipyprof.show.panel import group_names, group_rows, rows_table, selected
+from ipyprof.show.tables import scopes_section, summary
+from ipyprof.show.text import render_text
 from tests.machine import Machine
 from tests.sample_reports import sync
 

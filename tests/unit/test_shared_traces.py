@@ -9,8 +9,8 @@ import pytest
 
 from ipyprof import api
 from ipyprof.errors import TraceError
-from ipyprof.report.html import render_page
-from ipyprof.report.text import render_text
+from ipyprof.show.html import render_page
+from ipyprof.show.text import render_text
 from tests.shared_traces import FOLDER
 
 NO_TRACES = ("908_results", "memory_timeline")

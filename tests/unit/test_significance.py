@@ -7,15 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ipyprof.report.significance import (
-    FASTER,
-    SAME,
-    SLOWER,
-    UNKNOWN,
-    block_length,
-    compare_samples,
-    rank_test,
-)
+from ipyprof.report.significance import FASTER, SAME, SLOWER, UNKNOWN, block_length, compare_samples, rank_test
 
 
 def array(*values: float) -> np.ndarray:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ipyprof.diagnosis import host_sync, launch_bound
-from ipyprof.diagnosis.kept_reads import change_of
+from ipyprof.diagnosis.causes import host_sync, launch_bound
+from ipyprof.diagnosis.causes.host_sync import change_of
 from ipyprof.diagnosis.verdict import diagnose
-from ipyprof.trace.model import SyncSite
+from ipyprof.trace.live import SyncSite
 from tests.looped import gains, profiled
 from tests.machine import Machine
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ipyprof.analysis.rank_roll import UNKNOWN_RANK, call_the_roll
-from ipyprof.analysis.rank_summary import RankSummary
-from ipyprof.diagnosis.finding import Finding, Verdict
-from ipyprof.diagnosis.rank_trust import number_list
-from ipyprof.diagnosis.straggler import Joint, find, join, phase_of, sentence
-from ipyprof.joint import judge
+from ipyprof.diagnosis.cause import Finding, Verdict
+from ipyprof.ranks.files import judge
+from ipyprof.ranks.judge import Joint, find, join, number_list, phase_of, sentence
+from ipyprof.ranks.summary import UNKNOWN_RANK, RankSummary, call_the_roll
 from tests.simulated_ranks import MS, Job, simulate
 
 

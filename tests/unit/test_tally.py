@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipyprof.analysis.intervals import begun
-from ipyprof.analysis.tally import distinct_columns
+from ipyprof.analysis.intervals import begun, distinct_columns
 
 
 @pytest.mark.parametrize("largest", [3, 1 << 20, (1 << 62) - 1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipyprof.trace.tensor_cores import loads_unaligned, tensor_core_evidence
+from ipyprof.trace.kinds import loads_unaligned, tensor_core_evidence
 
 USED = """
 nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT

@@ -10,12 +10,10 @@ import msgspec
 import pytest
 
 from ipyprof.analysis.profile import Profile, analyse
-from ipyprof.diagnosis.clocks import shifted
-from ipyprof.diagnosis.confidence import confidence
-from ipyprof.diagnosis.trust import checks, unprofiled_spread
+from ipyprof.diagnosis.trust import checks, confidence, shifted, unprofiled_spread
 from ipyprof.diagnosis.verdict import diagnose
-from ipyprof.trace.model import AllocatorState, LiveRecord
-from ipyprof.trace.pieces import BROKEN, BROKEN_END, ENDS_EARLY, HOLES, REPAIRED, UNFIT
+from ipyprof.trace.live import AllocatorState, LiveRecord
+from ipyprof.trace.reader import BROKEN, BROKEN_END, ENDS_EARLY, HOLES, REPAIRED, UNFIT
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 

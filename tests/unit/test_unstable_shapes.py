@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipyprof.diagnosis import cpu_bound, unstable_shapes
+from ipyprof.diagnosis.causes import cpu_bound, unstable_shapes
 from ipyprof.diagnosis.verdict import diagnose
 from tests.looped import gains, profiled
 from tests.machine import Machine

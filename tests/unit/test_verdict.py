@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ipyprof.analysis.profile import Profile, analyse
 from ipyprof.diagnosis import verdict as verdict_module
-from ipyprof.diagnosis.finding import Finding, Site, Verdict, Where
+from ipyprof.diagnosis.cause import Finding, Site, Verdict, Where
 from ipyprof.diagnosis.verdict import CAUSES, diagnose
 from ipyprof.diagnosis.words import BOUND_OF, headline, healthy_headline
 from tests.builder import TraceBuilder

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipyprof.analysis.movement import MOVEMENT
-from ipyprof.analysis.products import PRODUCT_OPERATORS
-from ipyprof.analysis.tensors import ELEMENT_BYTES, Inputs
-from ipyprof.analysis.work import Work, operator_work
+from ipyprof.analysis.work import ELEMENT_BYTES, MOVEMENT, PRODUCT_OPERATORS, Inputs, Work, operator_work
 from ipyprof.trace.kinds import Kind
 from tests.device_work import BF16, FLOAT, HALF, details
 from tests.shared_traces import shared_trace

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ipyprof.errors import TraceError
-from ipyprof.trace.model import LiveRecord, SyncSite
+from ipyprof.trace.live import LiveRecord, SyncSite
 from ipyprof.trace.reader import read_trace
 from ipyprof.trace.writer import write_trace
 from tests.builder import TraceBuilder

@@ -1,0 +1,137 @@
+"""The GPU multiplies in float32 without its Tensor Cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ipyprof.analysis.ceilings import Ceilings
+from ipyprof.analysis.profile import Profile
+from ipyprof.analysis.program import Program
+from ipyprof.analysis.roofline import CallGroup, Roofline, roof_ns
+from ipyprof.diagnosis.cause import NS_PER_MS, Finding, absent, gain_of, judged, unknown
+from ipyprof.diagnosis.causes.device_work import device_where, group_sites, no_ceilings, scaled
+from ipyprof.formatting import percent_short, time_text
+from ipyprof.trace.kinds import NO, UNKNOWN
+
+CAUSE = "tensor_cores"
+TORCH_NAMES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+FULL_NAMES = {"bf16": "bfloat16", "fp16": "float16", "tf32": "TF32"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slow:
+    """Float32 calls proven to run without Tensor Cores, as indices of groups, and the dtype of the cure."""
+
+    groups: tuple[int, ...]
+    target: str
+
+
+def edit(profile: Profile, program: Program) -> Program:
+    """Those products take their least time in 16 bits: autocast's dtype, what the advice names first."""
+    roof = profile.roofline
+    slow = _slow(roof)
+    if slow is None or roof.ceilings is None:
+        return program
+    return _edited(program, roof, slow, roof.ceilings)
+
+
+def find(profile: Profile) -> Finding:
+    """Whether the step is shorter when float32 products run on Tensor Cores."""
+    program = profile.program
+    assert program is not None
+    roof = profile.roofline
+    ceilings = roof.ceilings
+    if ceilings is None:
+        return no_ceilings(CAUSE, roof)
+    if ceilings.maker != "NVIDIA":
+        return unknown(
+            CAUSE, f"{ceilings.name} has matrix units of another maker, whose use its kernels' names do not tell"
+        )
+    if not ceilings.has_tensor_cores:
+        return absent(profile, CAUSE, f"{ceilings.name} has no Tensor Cores to use")
+    slow = _slow(roof)
+    if slow is None:
+        return _none_seen(profile, roof)
+    groups = [roof.groups[at] for at in slow.groups]
+    gain = gain_of(profile, _edited(program, roof, slow, ceilings))
+    spent_ns = sum(group.device_ns for group in groups) / profile.operators.steps
+    flops = sum(group.work.flops * group.calls for group in groups if group.work is not None)
+    rate = flops / sum(group.device_ns for group in groups) / 1e3
+    least = [
+        f"{time_text(_least_ns(groups, unit, ceilings) / profile.operators.steps / NS_PER_MS)} in {FULL_NAMES[unit]}"
+        for unit in ("tf32", slow.target)
+        if unit in ceilings.reachable_flops
+    ]
+    evidence = (
+        f"float32 products take {time_text(spent_ns / NS_PER_MS)} of a step at {rate:.0f} TFLOP/s in kernels without "
+        f"Tensor Cores ({groups[0].kernels[0][:60]}); they need at least {' or '.join(least)}"
+    )
+    return judged(
+        profile,
+        CAUSE,
+        gain,
+        evidence=evidence,
+        cleared=f"{evidence}: {percent_short(gain.share)} of the step",
+        advice=_advice(slow.target, "tf32" in ceilings.peak_flops),
+        where=device_where(profile, program, roof, np.array(slow.groups), operator=groups[0].name),
+        sites=group_sites(profile, groups, gain),
+    )
+
+
+def _slow(roof: Roofline) -> _Slow | None:
+    ceilings = roof.ceilings
+    if ceilings is None or not ceilings.has_tensor_cores:
+        return None
+    target = "bf16" if "bf16" in ceilings.peak_flops else "fp16"
+    chosen = tuple(
+        at for at, group in enumerate(roof.groups) if group.tensor_core == NO and group.device_ns and _is_float32(group)
+    )
+    return _Slow(groups=chosen, target=target) if chosen else None
+
+
+def _is_float32(group: CallGroup) -> bool:
+    """A float32 product or convolution that Tensor Cores could do: a matrix times a vector is none."""
+    work = group.work
+    if work is None or work.dtype != "fp32" or work.kind not in ("gemm", "convolution"):
+        return False
+    return work.product is None or min(work.product.m, work.product.n) > 1
+
+
+def _edited(program: Program, roof: Roofline, slow: _Slow, ceilings: Ceilings) -> Program:
+    remaining = np.ones(len(roof.groups))
+    for at in slow.groups:
+        group = roof.groups[at]
+        remaining[at] = min(_least_ns([group], slow.target, ceilings) / group.device_ns, 1.0)
+    return scaled(program, roof, remaining)
+
+
+def _least_ns(groups: list[CallGroup], unit: str, ceilings: Ceilings) -> float:
+    """ns of all calls in another dtype: its ceiling, and half of the bytes in 16 bits."""
+    total = 0.0
+    for group in groups:
+        if group.work is not None:
+            size = 1.0 if unit == "tf32" else 0.5
+            least = roof_ns(replace(group.work, bytes=group.work.bytes * size), unit, ceilings)
+            total += (least or 0.0) * group.calls
+    return total
+
+
+def _none_seen(profile: Profile, roof: Roofline) -> Finding:
+    unsure = [
+        group for group in roof.groups if group.tensor_core == UNKNOWN and group.work is not None and _is_float32(group)
+    ]
+    unread = [group for group in roof.groups if group.tensor_core == NO and group.work is None]
+    steps = profile.operators.steps
+    for groups, why in ((unread, "their input shapes were not recorded"), (unsure, "their kernels' names do not tell")):
+        spent = sum(group.device_ns for group in groups) / steps
+        if profile.step_ns and spent > 0.05 * profile.step_ns:
+            return unknown(CAUSE, f"products take {time_text(spent / NS_PER_MS)} of a step and {why}")
+    return absent(profile, CAUSE, "no float32 product runs without Tensor Cores")
+
+
+def _advice(target: str, tf32: bool) -> str:
+    cast = f"torch.autocast('cuda', dtype={TORCH_NAMES[target]}) around the forward pass"
+    light = ", or torch.set_float32_matmul_precision('high') for TF32" if tf32 else ""
+    return f"If float32 is not intended: {cast}{light}. Both round the inputs of products; sums stay in float32."

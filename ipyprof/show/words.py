@@ -1,0 +1,524 @@
+"""The words for causes, ratings and marks that text and dashboard share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from ipyprof.analysis.operators import GRAPH_ROW
+from ipyprof.diagnosis.cause import Finding
+from ipyprof.diagnosis.words import AT_LEAST
+from ipyprof.formatting import (
+    NOT_MEASURED,
+    percent_short,
+    percent_whole,
+    plural,
+    printable,
+    rate_text,
+    shorten,
+    speedup_text,
+    time_text,
+    times_text,
+)
+from ipyprof.report.report import Breakdown, Operator, Report, failed_request
+
+ACCENT = "#c23a1a"
+ACCENT_INK = "#ffffff"
+MEMORY = "#6c7480"
+MEMORY_INK = "#ffffff"
+OUTLINE = "#787878"
+TRACK = "rgba(128,128,128,.16)"
+RULE = "rgba(128,128,128,.35)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Category:
+    """``keys`` are the breakdown's; ``ink`` is text on ``fill``; ``works``: the GPU works, else it waits."""
+
+    name: str
+    keys: tuple[str, ...]
+    label: str
+    short: str
+    fill: str
+    ink: str
+    works: bool = False
+
+
+KERNEL = Category(
+    name="kernel", keys=("kernel",), label="GPU computes", short="compute", fill="#2869a2", ink="#ffffff", works=True
+)
+COPIES = Category(
+    name="copies",
+    keys=("memcpy", "memset"),
+    label="GPU copies",
+    short="copies",
+    fill="#3894bb",
+    ink="#111111",
+    works=True,
+)
+COMMUNICATION = Category(
+    name="communication",
+    keys=("communication",),
+    label="Communication",
+    short="comm.",
+    fill="#a071e1",
+    ink="#111111",
+    works=True,
+)
+PYTHON = Category(name="cpu", keys=("cpu",), label="Python, operators", short="Python", fill="#909499", ink="#111111")
+RUNTIME = Category(name="runtime", keys=("runtime",), label="CUDA calls", short="CUDA", fill="#8c4d6b", ink="#ffffff")
+LOADER = Category(
+    name="data_loading", keys=("data_loading",), label="Data loading", short="loader", fill="#bf891d", ink="#111111"
+)
+OTHER = Category(name="other", keys=("other",), label="Other", short="other", fill="", ink="")
+CATEGORIES = (KERNEL, COPIES, COMMUNICATION, PYTHON, RUNTIME, LOADER, OTHER)
+BY_KEY = {key: category for category in CATEGORIES for key in category.keys}
+BY_NAME = {category.name: category for category in CATEGORIES}
+_NEXT_TO_NOTHING = 0.0005  # of the step: below it, "other" would stand there as "< 0.1" and "< 0.1"
+
+# The slice that a cause sits in. Where none is named, no slice is the culprit: the GPU is left without queued work.
+_SLICE_OF_CAUSE = {
+    "data_loading": LOADER,
+    "transfer": COPIES,
+    "allocator": RUNTIME,
+    "cpu_bound": PYTHON,
+    "communication": COMMUNICATION,
+    "tensor_cores": KERNEL,
+    "misaligned_shapes": KERNEL,
+    "memory_bound": KERNEL,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of a step; ``share`` is of the step."""
+
+    category: Category
+    ms: float
+    share: float
+
+
+def culprit_of(cause: str) -> Category | None:
+    """The slice that ``cause`` sits in, or ``None``."""
+    return _SLICE_OF_CAUSE.get(cause)
+
+
+def breakdown_values(breakdown: Breakdown | Mapping[str, float | None]) -> dict[str, float | None]:
+    """The breakdown's eight keys, from the dataclass or from a view."""
+    if isinstance(breakdown, Breakdown):
+        return {part.name: getattr(breakdown, part.name) for part in fields(breakdown)}
+    return {part.name: breakdown.get(part.name) for part in fields(Breakdown)}
+
+
+def step_parts(breakdown: Breakdown | Mapping[str, float | None], culprit: Category | None = None) -> tuple[Part, ...]:
+    """The measured parts in the order of every bar: GPU work, then waits, a waiting ``culprit`` last.
+
+    The culprit last makes the bar without the cause the first bar with its end cut off. Parts that were not measured
+    are left out; parts of no length stay.
+    """
+    values = breakdown_values(breakdown)
+    measured = [
+        (category, sum(values[key] or 0.0 for key in category.keys))
+        for category in CATEGORIES
+        if any(values[key] is not None for key in category.keys)
+    ]
+    if culprit is not None and culprit is not KERNEL:
+        measured.sort(key=lambda pair: pair[0] is culprit)
+    total = sum(ms for _, ms in measured)
+    return tuple(Part(category=category, ms=ms, share=ms / total if total > 0 else 0.0) for category, ms in measured)
+
+
+def has_row(part: Part, culprit: Category | None) -> bool:
+    """Whether a part stands in the step's table: ``culprit`` always, "other" only where it is not next to nothing."""
+    if part.category is culprit:
+        return True
+    return part.share >= _NEXT_TO_NOTHING if part.category is OTHER else part.ms > 0
+
+
+def unmeasured(breakdown: Breakdown) -> tuple[Category, ...]:
+    """The categories of which nothing was measured."""
+    values = breakdown_values(breakdown)
+    return tuple(category for category in CATEGORIES if all(values[key] is None for key in category.keys))
+
+
+def waiting_share(breakdown: Breakdown) -> float | None:
+    """The share of the step in which the GPU does no work, or ``None`` where its work was not measured."""
+    if breakdown.kernel is None:
+        return None
+    parts = step_parts(breakdown)
+    return sum(part.share for part in parts if not part.category.works) if sum(part.ms for part in parts) > 0 else None
+
+
+# identifier: (subject of the eyebrow, how it goes on, name as the next bottleneck)
+_CAUSES = {
+    "data_loading": ("Data loading", " holds this step back", "data loading"),
+    "host_sync": ("Host waits for the GPU", ", then the GPU waits for the host", "reads of a value"),
+    "allocator": ("The memory allocator", " holds this step back", "memory allocator"),
+    "transfer": ("Copies", " hold this step back", "copies"),
+    "cpu_bound": ("Python on the CPU", " holds this step back", "Python, operators"),
+    "launch_bound": ("Kernel launches", " hold this step back", "launches"),
+    "communication": ("Communication", " holds this step back", "communication"),
+    "straggler": ("A late rank", " holds this step back", "a late rank"),
+    "unstable_shapes": ("Changing shapes", " hold this step back", "changing shapes"),
+    "tensor_cores": ("Products without Tensor Cores", " hold this step back", "Tensor Cores"),
+    "misaligned_shapes": ("Misaligned shapes", " hold this step back", "misaligned shapes"),
+    "memory_bound": ("Memory bandwidth", " holds this step back", "memory bandwidth"),
+    "compute_bound": ("✓ Healthy", ": nothing to cure", "GPU computing"),
+    "inconclusive": ("? Could not tell", "", NOT_MEASURED),
+}
+
+# A second name beside the identifier in the list of what was checked.
+_CHECKED = {
+    "data_loading": "a batch",
+    "host_sync": "reads of a value",
+    "allocator": "cudaMalloc, cudaFree",
+    "transfer": "copies",
+    "cpu_bound": "Python, operators",
+    "launch_bound": "short kernels",
+    "communication": "exposed collectives",
+    "straggler": "a late rank",
+    "unstable_shapes": "changing shapes",
+    "tensor_cores": "precision",
+    "misaligned_shapes": "odd sizes",
+    "memory_bound": "bytes moved",
+}
+
+# The step without the cause, as a fact under the headline.
+_WITHOUT = {
+    "data_loading": "without the wait",
+    "host_sync": "without the reads",
+    "allocator": "without the calls",
+    "transfer": "without the copies",
+    "cpu_bound": "without that work",
+    "launch_bound": "as one graph",
+    "communication": "without the wait",
+    "straggler": "without the wait",
+    "unstable_shapes": "with steady shapes",
+    "tensor_cores": "on Tensor Cores",
+    "misaligned_shapes": "with padded sizes",
+    "memory_bound": "with fewer bytes",
+    "compute_bound": "without all waits",
+}
+STATUS = {"found": ("!", "found"), "cleared": ("✓", "cleared"), "unknown": ("?", "unknown")}
+TRUST = {"ok": "✓", "warn": "!", "fail": "✗"}
+BOUND = {"compute": "▲", "memory": "▬", "launch": "▪", "copy": "⇄"}
+TENSOR_CORE = {"yes": "●", "no": "○", "unknown": "?"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One number under the headline."""
+
+    name: str
+    value: str
+    measured: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRow:
+    """Findings that say the same, in one row."""
+
+    status: str
+    causes: tuple[str, ...]
+    gain_ms: float | None
+    evidence: str
+    leading: bool
+
+
+def subject(report: Report) -> tuple[str, str]:
+    """What the eyebrow says: its subject, and how the sentence goes on. A request that failed goes before the cause."""
+    if failed_request(report) is not None:
+        return "! Out of memory", ""
+    cause = report.verdict.cause
+    name, rest, _ = _CAUSES.get(cause, (cause, " holds this step back", cause))
+    return name, rest
+
+
+def brief(report: Report) -> str:
+    """The run's title, what holds it back and the cost: ``before: data_loading, 42.8 of 57.0 ms``."""
+    name = f"{shorten(printable(' '.join(report.source.name.split())), 40)}: " if report.source.name else ""
+    cause = "out of memory" if failed_request(report) is not None else report.verdict.cause
+    cost, step_ms = report.verdict.recoverable_ms, report.steps.step_ms
+    if cause in ("out of memory", "compute_bound", "inconclusive") or cost is None or step_ms is None:
+        return f"{name}{cause}, step {time_text(step_ms)}"
+    return f"{name}{cause}, {times_text((cost, step_ms)).replace(', ', ' of ')}"
+
+
+def cause_name(cause: str) -> str:
+    """``cause`` as the next bottleneck."""
+    return _CAUSES[cause][2] if cause in _CAUSES else cause
+
+
+def cause_checked(cause: str) -> str:
+    """``cause`` in the list of what was checked: the identifier and a word or two."""
+    return f"{cause}: {_CHECKED[cause]}" if cause in _CHECKED else cause
+
+
+def bound_word(report: Report) -> str:
+    """``IO-bound``, ``CPU-bound``, ``GPU-bound (compute)``: what people ask for; empty where it is unknown.
+
+    It is also empty where the cell ran out of memory, which is then what stands there.
+    """
+    bound = report.verdict.bound
+    if bound == "unknown" or failed_request(report) is not None:
+        return ""
+    return bound if bound.startswith("GPU") else bound.split(" (")[0]
+
+
+def device_text(report: Report) -> str:
+    """The device's name, or that there is none, or that none of its work was recorded: the driver saw it work."""
+    if report.device is not None:
+        return report.device.name
+    if report.utilization.nvml is not None:
+        return "no GPU work recorded"
+    return "no GPU in the file" if report.source.kind == "file" else "no GPU: the CPU is shown"
+
+
+def steps_text(report: Report) -> str:
+    """Such as ``3 steps of the loop at line 2``."""
+    steps = report.steps
+    how = steps.how
+    text = plural(steps.count, "step")
+    if how.startswith("loop"):
+        text = f"{text} of the {how}"
+    elif how:
+        text = f"{text}, {how}"
+    return f"{text}, over cycles of {steps.cycle}" if steps.cycle > 1 else text
+
+
+def without_name(report: Report) -> str:
+    """The step without the verdict's cause in two or three words: ``without the reads``."""
+    return _WITHOUT.get(report.verdict.cause, "without the cause")
+
+
+def without_label(report: Report) -> str:
+    """The same as the view says it, at more length: ``without waiting for the loader``.
+
+    What is not taken away but done otherwise keeps its name: ``as one graph``, ``on Tensor Cores``.
+    """
+    without = report.views.get("without")
+    if not without_name(report).startswith("without"):
+        return without_name(report)
+    label = str(without.get("label", "")) if isinstance(without, dict) else ""
+    if not label:
+        return without_name(report)
+    return label[0].lower() + label[1:] if label.lower().startswith("without") else f"without {label}"
+
+
+def clock_text(report: Report) -> str:
+    """What the step time stands for: unprofiled, estimated or recorded."""
+    if report.source.kind == "file" and report.steps.overhead is None:
+        return "Now, estimated without the profiler"
+    if report.steps.overhead is None and report.breakdown.kernel is None and report.steps.per_step_ms:
+        return "Now, without the profiler"
+    return "Now, without the profiler" if report.steps.overhead is not None else "Now, no baseline: as recorded"
+
+
+def facts(report: Report) -> tuple[Fact, ...]:
+    """The five numbers under the headline; what was not measured says so."""
+    verdict = report.verdict
+    throughput = report.steps.throughput
+    waiting = waiting_share(report.breakdown)
+    parts = step_parts(report.breakdown)
+    if throughput is not None:
+        fourth = Fact(name="throughput", value=rate_text(throughput.value, throughput.unit))
+    elif waiting is not None:
+        fourth = Fact(name="GPU waits", value=percent_whole(waiting))
+    elif report.device is None and parts:
+        largest = max(parts, key=lambda part: part.ms)
+        fourth = Fact(name=largest.category.label, value=percent_whole(largest.share))
+    else:
+        fourth = _missing("GPU waits")
+    if verdict.next is not None:
+        gain = "" if verdict.next_ms is None else f", {time_text(verdict.next_ms)}"
+        fifth = Fact(name="next bottleneck", value=f"{cause_name(verdict.next)}{gain}")
+    elif verdict.cause == "inconclusive" or verdict.predicted_step_ms is None or report.device is None:
+        fifth = _missing("next bottleneck")
+    else:
+        least = "5 %" if report.steps.baseline != "none" else "8 %"
+        value = f"none above {least}" if verdict.cause == "compute_bound" else "the GPU's own work"
+        fifth = Fact(name="next bottleneck", value=value)
+    step, predicted, bound = report.steps.step_ms, verdict.predicted_step_ms, verdict.speedup_bound
+    return (
+        _missing("step now") if step is None else Fact(name="step now", value=time_text(step)),
+        _missing(without_name(report))
+        if predicted is None
+        else Fact(name=without_name(report), value=remaining_text(report, predicted)),
+        _missing("speed-up")
+        if bound is None
+        else Fact(name="speed-up", value=f"{limit_words(report)} {speedup_text(bound)}"),
+        fourth,
+        fifth,
+    )
+
+
+def limit_words(report: Report) -> str:
+    """``at most``, or ``at least`` where the cure does more than what the replay takes out."""
+    return "at least" if report.verdict.cause in AT_LEAST else "at most"
+
+
+def remaining_text(report: Report, step_ms: float) -> str:
+    """The step that remains, with the sign of the bound: ``≥ 3.05 ms``."""
+    return f"{'≤' if report.verdict.cause in AT_LEAST else '≥'} {time_text(step_ms)}"
+
+
+def check_rows(report: Report) -> tuple[CheckRow, ...]:
+    """Found first, the verdict's cause before all; then cleared by gain, then unknown. Equal evidence shares a row."""
+    order = {"found": 0, "cleared": 1, "unknown": 2}
+    lead = report.verdict.cause
+    ranked = sorted(
+        report.findings,
+        key=lambda one: (order.get(one.status, 3), one.cause != lead, -(one.recoverable_ms or 0.0)),
+    )
+    rows: list[CheckRow] = []
+    for finding in ranked:
+        previous = rows[-1] if rows else None
+        if previous is not None and _same(previous, finding):
+            gains = [gain for gain in (previous.gain_ms, finding.recoverable_ms) if gain is not None]
+            rows[-1] = CheckRow(
+                status=previous.status,
+                causes=(*previous.causes, finding.cause),
+                gain_ms=max(gains) if gains else None,
+                evidence=previous.evidence,
+                leading=False,
+            )
+        else:
+            rows.append(
+                CheckRow(
+                    status=finding.status,
+                    causes=(finding.cause,),
+                    gain_ms=finding.recoverable_ms,
+                    evidence=finding.evidence,
+                    leading=finding.status == "found" and finding.cause == lead,
+                )
+            )
+    return tuple(rows)
+
+
+def check_summary(report: Report) -> str:
+    """Such as ``1 found · 5 cleared · 1 unknown``."""
+    counts = {status: sum(finding.status == status for finding in report.findings) for status in STATUS}
+    return " · ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def leading_line(report: Report) -> int | None:
+    """The line that the verdict names, or ``None``."""
+    for finding in report.findings:
+        if finding.cause == report.verdict.cause and finding.status == "found":
+            return finding.where.line
+    return None
+
+
+def judged_columns(operators: Sequence[Operator]) -> tuple[bool, bool]:
+    """Whether anything is known of what bounds ``operators``, and of their use of Tensor Cores.
+
+    A column without a single judgement is left out, and a sentence says so. That a copy is a copy is no judgement.
+    """
+    return (
+        any(operator.bound in ("compute", "memory", "launch") for operator in operators),
+        any(operator.tensor_core in ("yes", "no") for operator in operators),
+    )
+
+
+def unjudged_text(operators: Sequence[Operator]) -> str:
+    """Such as ``Bound by, Tensor Cores: not measured.``; empty where both columns are shown or do not apply."""
+    bounds, cores = judged_columns(operators)
+    cores = cores or all(operator.tensor_core == "n/a" for operator in operators)
+    missing = [name for name, known in (("bound by", bounds), ("Tensor Cores", cores)) if not known]
+    text = ", ".join(missing)
+    return f"{text[0].upper()}{text[1:]}: {NOT_MEASURED}." if missing else ""
+
+
+def no_operator_ran(report: Report) -> bool:
+    """Whether a live recording saw the host and no operator: there were none, and nothing is missing."""
+    seen = report.source.kind == "live" and report.breakdown.cpu is not None
+    return seen and not report.operators and not report.kernels
+
+
+def device_state_text(report: Report) -> str:
+    """One line on clock, power, link and other processes while steps ran; empty where the driver was not asked."""
+    state = report.views.get("device_state")
+    text = state.get("text") if isinstance(state, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+def ladder_lesson(report: Report) -> str:
+    """What the utilisation ladder of this run tells, in a sentence or two."""
+    busy = report.utilization.kernel_busy
+    if busy is None:
+        return ""
+    if busy < 0.5:
+        return "The GPU computes for less than half of the step: faster kernels would hardly show."
+    if busy >= 0.85:
+        if report.utilization.mfu is None:
+            return "“100 %” would only say that some kernel was running, not how much of the GPU it uses."
+        return (
+            "“100 %” only says that some kernel was running. MFU counts arithmetic; 40 to 50 % is well-tuned training."
+        )
+    return f"The GPU computes {percent_short(busy)} of the step: get the rest back before you make its kernels faster."
+
+
+def _same(row: CheckRow, finding: Finding) -> bool:
+    return (
+        row.status == finding.status
+        and row.status != "found"
+        and bool(row.evidence)
+        and row.evidence == finding.evidence
+        and (row.gain_ms is None) == (finding.recoverable_ms is None)
+    )
+
+
+def _missing(name: str) -> Fact:
+    return Fact(name=name, value=NOT_MEASURED, measured=False)
+
+
+DRIVER = "nvidia-smi"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One share of the step or of a peak; ``words``: what it counts, or, where ``share`` is ``None``, why not."""
+
+    name: str
+    share: float | None
+    words: str
+
+
+def rungs(report: Report) -> tuple[Rung, ...]:
+    """From ``nvidia-smi`` to MFU; empty without a GPU."""
+    use = report.utilization
+    if report.device is None and use.kernel_busy is None:
+        return ()
+    found = [
+        (DRIVER, use.nvml, "some kernel was running, as the driver samples it"),
+        ("GPU computes", use.kernel_busy, "time in kernels; the rest is waiting"),
+        ("SMs covered", use.sm_coverage, "weighted by how many SMs had work"),
+        ("Tensor Cores", use.tensor_core, "time in kernels that use them"),
+        ("MFU", use.mfu, "useful arithmetic, of the data sheet's dense peak"),
+    ]
+    lacking = {
+        DRIVER: _no_driver(report),
+        "SMs covered": "kernels without their grid",
+        "MFU": _no_arithmetic(report),
+    }
+    return tuple(
+        Rung(name=name, share=share, words=words if share is not None else lacking.get(name, ""))
+        for name, share, words in found
+        if share is not None or name != "Tensor Cores"  # told for each operator, where it can be told
+    )
+
+
+def _no_driver(report: Report) -> str:
+    state = report.views.get("device_state")
+    if not isinstance(state, dict):
+        return "not in a trace" if report.source.kind == "file" else "the driver was not asked"
+    return str(state.get("missing") or "") or "the steps ended before the driver's next sample"
+
+
+def _no_arithmetic(report: Report) -> str:
+    if any(one.tensor_core in ("yes", "no", "unknown") for one in report.operators):
+        shapes = any(one.shapes for one in report.operators)
+        return "the peak of this device or precision is not known" if shapes else "input shapes were not recorded"
+    if any(one.name == GRAPH_ROW for one in report.operators):
+        return "a CUDA graph has no shapes"
+    return "no product, convolution or attention ran"
