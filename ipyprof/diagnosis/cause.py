@@ -9,13 +9,13 @@ import numpy as np
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Float, Program
 from ipyprof.analysis.replay import device_work_ns
+from ipyprof.analysis.results import Ms, Number, Record
 from ipyprof.diagnosis import thresholds
 from ipyprof.formatting import percent_short
 from ipyprof.trace.model import Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class Where(Record):
     """The place a finding points to. ``line`` counts from 1; line 1 of a cell is the magic line."""
 
     operator: str | None = None
@@ -24,18 +24,16 @@ class Where:
     scope: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Site(Record):
     """One place of several. ``count`` is per step; ``recoverable_ms`` is what curing this place alone would gain."""
 
     where: Where
     status: str
-    count: float
-    recoverable_ms: float | None
+    count: Number
+    recoverable_ms: Ms | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Record):
     """One cause, looked at.
 
     Attributes:
@@ -43,7 +41,8 @@ class Finding:
         status: ``found``, ``cleared`` (looked, not a problem) or ``unknown`` (could not look).
         recoverable_ms: step time that removing the cause would recover at most, by replay; ``None`` = not measured.
         predicted_step_ms: the step without the cause, at least.
-        speedup_bound: step / predicted step, at most.
+        speedup_bound: step / predicted step, at most; ``None`` where the cure does more than the edit: then
+            ``speedup_range`` says (low, high) of what such cures reached.
         where: the place that costs most.
         sites: all places, the most expensive first.
         evidence: what was seen, with its numbers and the threshold.
@@ -53,9 +52,10 @@ class Finding:
 
     cause: str
     status: str
-    recoverable_ms: float | None = None
-    predicted_step_ms: float | None = None
-    speedup_bound: float | None = None
+    recoverable_ms: Ms | None = None
+    predicted_step_ms: Ms | None = None
+    speedup_bound: Number | None = None
+    speedup_range: tuple[Number, Number] | None = None
     where: Where = Where()
     sites: tuple[Site, ...] = ()
     evidence: str = ""
@@ -63,8 +63,7 @@ class Finding:
     change: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Record):
     """The dominant bottleneck in one sentence of at most 25 words.
 
     Attributes:
@@ -86,13 +85,14 @@ class Verdict:
     advice: str
     change: tuple[str, str] | None = None
     bound: str = "unknown"
-    recoverable_ms: float | None = None
-    predicted_step_ms: float | None = None
-    speedup_bound: float | None = None
+    recoverable_ms: Ms | None = None
+    predicted_step_ms: Ms | None = None
+    speedup_bound: Number | None = None
+    speedup_range: tuple[Number, Number] | None = None
     confidence: str = "low"
     reasons: tuple[str, ...] = ()
     next: str | None = None
-    next_ms: float | None = None
+    next_ms: Ms | None = None
     next_text: str | None = None
 
 
