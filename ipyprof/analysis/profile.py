@@ -10,11 +10,12 @@ import numpy as np
 
 from ipyprof.analysis.breakdown import Breakdown, break_down
 from ipyprof.analysis.fusion import Chain, chains
-from ipyprof.analysis.lines import LineCost, line_costs
+from ipyprof.analysis.lines import line_costs
 from ipyprof.analysis.memory import MemorySummary, memory_view
 from ipyprof.analysis.operators import KernelTable, OperatorTable, kernel_rows, operator_rows
 from ipyprof.analysis.program import Program, build_program, loader_spans, without_marks
 from ipyprof.analysis.replay import COST_LIMIT_NS, DEVICE_LIMIT, Replayed, device_share, follow, replay, solve_cost
+from ipyprof.analysis.results import Line
 from ipyprof.analysis.roofline import Roofline, device_name, roofline
 from ipyprof.analysis.steps import Steps, ends_early, find_steps, recorded_step_ns
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
@@ -64,7 +65,7 @@ class Profile:
     operators: OperatorTable
     kernels: KernelTable
     memory: MemorySummary
-    lines: tuple[LineCost, ...]
+    lines: tuple[Line, ...]
     devices: tuple[int, ...]
     silent: bool
     lost: int
@@ -109,7 +110,7 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
     program = build_program(trace, steps, live) if steps.count else None
     step, source, cost, replayed, fit, breakdown, drift = baseline, "baseline", 0.0, None, None, None, 1.0
     once = steps.count < 2 and baseline is None
-    lines: tuple[LineCost, ...] = ()
+    lines: tuple[Line, ...] = ()
     if program is not None:
         fit = _fit_error(trace, program)
         if live is not None:

@@ -23,7 +23,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Plain data of a report. Copies with changes: ``msgspec.structs.replace``."""
 
 
-class Breakdown(Record):
+class Breakdown(Record, frozen=True):
     """Disjoint parts of one step in ms; the parts that are not ``None`` add up to the step exactly.
 
     ``unlike_steps`` is what steps unlike the typical one add to it.
@@ -40,7 +40,7 @@ class Breakdown(Record):
     unlike_steps: Ms | None = None
 
 
-class RuntimeDetail(Record):
+class RuntimeDetail(Record, frozen=True):
     """``Breakdown.runtime`` apart: launches, synchronisation, allocation, the rest."""
 
     launch: Ms | None = None
@@ -49,7 +49,7 @@ class RuntimeDetail(Record):
     other: Ms | None = None
 
 
-class Utilization(Record):
+class Utilization(Record, frozen=True):
     """Shares of the step, from what ``nvidia-smi`` counts down to arithmetic."""
 
     nvml: Number | None = None
@@ -59,7 +59,7 @@ class Utilization(Record):
     tensor_core: Number | None = None
 
 
-class Operator(Record):
+class Operator(Record, frozen=True):
     """One row per operator name, per step. ``share`` is of device time, ``amdahl_share`` of the step."""
 
     name: str
@@ -75,7 +75,7 @@ class Operator(Record):
     amdahl_share: Number | None = None
 
 
-class Kernel(Record):
+class Kernel(Record, frozen=True):
     """One row per kernel name, per step."""
 
     name: str
@@ -86,7 +86,7 @@ class Kernel(Record):
     est_occupancy: Number | None = None
 
 
-class Line(Record):
+class Line(Record, frozen=True):
     """One line of the cell, per step; line 1 is the magic line."""
 
     line: int
@@ -97,7 +97,7 @@ class Line(Record):
     peak_bytes: Bytes | None = None
 
 
-class ScopeRow(Record):
+class ScopeRow(Record, frozen=True):
     """A phase, range, module or module class, per step.
 
     ``within`` are the names of what is around it, the outermost first. ``device_ms`` and ``host_ms`` are its own,
@@ -113,7 +113,7 @@ class ScopeRow(Record):
     total_host_ms: Ms | None = None
 
 
-class Holder(Record):
+class Holder(Record, frozen=True):
     """Who holds memory: a notebook name, or the line that allocated it."""
 
     name: str
@@ -121,7 +121,7 @@ class Holder(Record):
     line: int | None = None
 
 
-class Memory(Record):
+class Memory(Record, frozen=True):
     """Allocated memory of one device at its peak; ``peak_at_ms`` counts from the first recorded mark."""
 
     peak_bytes: Bytes
@@ -133,7 +133,7 @@ class Memory(Record):
     holders: tuple[Holder, ...] = ()
 
 
-class Heartbeat(Record):
+class Heartbeat(Record, frozen=True):
     """Memory over the recorded steps of one device; without a GPU ``process`` stands in for ``allocated``.
 
     All curves are as long as ``time_ms``, which rises from the first recorded mark, or empty. ``calls_ms`` are where
@@ -155,7 +155,7 @@ class Heartbeat(Record):
             raise ValueError("times that do not rise")
 
 
-class MemoryPeak(Record):
+class MemoryPeak(Record, frozen=True):
     """More of the peak: its recorded ``step`` from 1, the range it lies in, and what was reserved beyond it."""
 
     step: int
@@ -164,7 +164,7 @@ class MemoryPeak(Record):
     largest_free_bytes: Bytes | None = None
 
 
-class AllocatorCall(Record, array_like=True):
+class AllocatorCall(Record, frozen=True, array_like=True):
     """``count`` neighbouring calls to the driver; ``what`` is the call; ``step`` counts from 1."""
 
     at_ms: Ms
@@ -175,7 +175,7 @@ class AllocatorCall(Record, array_like=True):
     in_step_ms: Ms
 
 
-class Refused(Record):
+class Refused(Record, frozen=True):
     """A request for memory that failed and that the cell caught."""
 
     device: int
@@ -188,7 +188,7 @@ class Refused(Record):
     line: int | None = None
 
 
-class FailedRequest(Record):
+class FailedRequest(Record, frozen=True):
     """The request that ended the cell, with who held memory then and what would make room.
 
     ``later``: it failed after the recording was over.
@@ -209,7 +209,7 @@ class FailedRequest(Record):
     advice: tuple[str, ...] = ()
 
 
-class MemoryDetail(Record):
+class MemoryDetail(Record, frozen=True):
     """What stands beside the heartbeat.
 
     ``parts``: holder → (layer, bytes) pairs; ``growing``: holders with bytes per step; ``advice``: sentences;
@@ -230,7 +230,7 @@ class MemoryDetail(Record):
     incomplete: bool = False
 
 
-class RecordedStep(Record):
+class RecordedStep(Record, frozen=True):
     """One recorded step on the recorded clock; ``step`` counts from 1."""
 
     step: int
@@ -239,7 +239,7 @@ class RecordedStep(Record):
     operators: tuple[Operator, ...] = ()
 
 
-class Lane(Record):
+class Lane(Record, frozen=True):
     """A host thread or a stream over one recorded step; ``kind`` is ``host`` or ``device``."""
 
     name: str
@@ -247,7 +247,7 @@ class Lane(Record):
     segments: tuple[Segment, ...] = ()
 
 
-class Bubble(Record):
+class Bubble(Record, frozen=True):
     """The longest time without GPU work, and what the host does then."""
 
     lane: str
@@ -256,7 +256,7 @@ class Bubble(Record):
     text: str
 
 
-class Timeline(Record):
+class Timeline(Record, frozen=True):
     """One recorded step on the recorded clock, from its mark."""
 
     start_ms: Ms
@@ -265,7 +265,7 @@ class Timeline(Record):
     bubble: Bubble | None = None
 
 
-class UnlikeSteps(Record):
+class UnlikeSteps(Record, frozen=True):
     """Steps unlike the typical one: what they did, on which line, every how many steps (``period``), how many, and
     what they took beyond typical steps, in all."""
 
@@ -276,7 +276,7 @@ class UnlikeSteps(Record):
     ms: Ms = 0.0
 
 
-class Account(Record):
+class Account(Record, frozen=True):
     """Where the cell's wall time went; the parts add up to ``cell_ms``.
 
     ``ours_ms`` are our own pauses; ``between_ms`` lies between and behind the loops.

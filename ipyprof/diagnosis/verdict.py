@@ -313,13 +313,13 @@ def _without_gpu(profile: Profile, reason: str) -> tuple[Verdict, Finding | None
         advice = data_loading.advice(profile)
     else:
         cause = cpu_bound.CAUSE
-        costs = sorted((cost for cost in profile.lines if cost.line > 0), key=lambda cost: -cost.host_ns)
+        costs = sorted((cost for cost in profile.lines if cost.line > 0), key=lambda cost: -cost.host_ms)
         line = costs[0].line if costs else None
         where = Where(line=line)
         text = (
             "the CPU computes"
             if line is None
-            else f"line {line} takes {percent_short(costs[0].host_ns / profile.step_ns)} of the step"
+            else f"line {line} takes {percent_short(costs[0].host_ms * NS_PER_MS / profile.step_ns)} of the step"
         )
         advice = "GPU time is not available here: run on a machine with CUDA to see what a GPU would wait for."
     at = f"Line {where.line}: " if where.line and cause == data_loading.CAUSE else ""

@@ -14,9 +14,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import structs
 
 from ipyprof.errors import IpyprofError, TraceError
 from ipyprof.ranks.summary import UNKNOWN_RANK, RankSummary, summarise
@@ -263,12 +265,13 @@ def build(
     from ipyprof.ranks.judge import join
     from ipyprof.ranks.report import ranks_value
     from ipyprof.report.build import build_report
-    from ipyprof.report.report import TrustCheck
+    from ipyprof.report.report import Ranks, TrustCheck
 
     findings, verdict = join(joint, *diagnose(profile), shown=shown, has_gpu=profile.has_gpu)
     report = build_report(profile, findings, verdict, source=source)
     trust = tuple(TrustCheck(check=check, status=status, text=text) for check, status, text in joint.notes)
-    return replace(report, ranks=ranks_value(roll, joint, shown, kept or {}), trust=(*report.trust, *trust))
+    ranks = msgspec.convert(ranks_value(roll, joint, shown, kept or {}), Ranks)
+    return structs.replace(report, ranks=ranks, trust=(*report.trust, *trust))
 
 
 def short_name(paths: Sequence[str | os.PathLike[str]]) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import structs
 
 from ipyprof.formatting import plural, shorten
 from ipyprof.options import Options
@@ -108,7 +109,7 @@ class RankDelivery(Delivery):
         roll, joint, kept = found
         if joint.stopped and not source.partial:
             rank, why = joint.stopped[0]
-            source = replace(source, partial=f"rank {rank} stopped with {why}")
+            source = structs.replace(source, partial=f"rank {rank} stopped with {why}")
         return build(roll, joint, profile, here.rank, source, kept=kept)
 
     def _rank(self) -> World | None:
@@ -284,7 +285,7 @@ def _without_paths(roll: Roll, kept: dict[int, str]) -> Roll:
 def _noted(report: Report, text: str) -> Report:
     from ipyprof.report.report import TrustCheck
 
-    return replace(report, trust=(*report.trust, TrustCheck(check="ranks", status="warn", text=text)))
+    return structs.replace(report, trust=(*report.trust, TrustCheck(check="ranks", status="warn", text=text)))
 
 
 def _words(error: BaseException) -> str:

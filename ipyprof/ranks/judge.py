@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from ipyprof.diagnosis.cause import Finding, Verdict, Where
 from ipyprof.formatting import percent_short, plural, time_text
 from ipyprof.ranks.comparison import Comparison, Why
@@ -238,7 +240,7 @@ def join(
     text = sentence(replace(joint, stopped=()))
     follows = verdict.cause if has_gpu and verdict.cause not in ("compute_bound", "inconclusive") else None
     reasons = (*verdict.reasons, *(text for _, status, text in joint.notes if status != "ok"))
-    return tuple(ranked), replace(
+    return tuple(ranked), structs.replace(
         verdict,
         cause=CAUSE,
         headline=f"{text[0].upper()}{text[1:]}.",
@@ -280,9 +282,9 @@ def _compared_finding(finding: Finding, joint: Joint, shown: int) -> Finding:
     evidence = finding.evidence.replace("; one file cannot tell which rank is late", "")
     late = joint.comparison.straggler
     if late is None or late.rank == shown:
-        return replace(finding, evidence=evidence)
+        return structs.replace(finding, evidence=evidence)
     evidence += f"; rank {shown} waits there for rank {late.rank}"
-    return replace(finding, evidence=evidence)
+    return structs.replace(finding, evidence=evidence)
 
 
 def _confidence(joint: Joint, of_rank: str) -> str:

@@ -36,7 +36,7 @@ from ipyprof.trace.live import DeviceState, Repeats
 SCHEMA = 2
 
 
-class Source(Record):
+class Source(Record, frozen=True):
     """Where the numbers came from. ``cell`` holds the cell's lines, line 1 (the magic line) first; empty for files."""
 
     kind: str  # "live" or "file"
@@ -48,7 +48,7 @@ class Source(Record):
     partial: str = ""  # why the recording ended early, or empty
 
 
-class Device(Record):
+class Device(Record, frozen=True):
     """One GPU; ``busy_share`` is of the step."""
 
     name: str
@@ -57,14 +57,14 @@ class Device(Record):
     memory: Memory | None = None
 
 
-class Throughput(Record):
+class Throughput(Record, frozen=True):
     """Work per second; ``unit`` such as ``samples/s``."""
 
     value: Number
     unit: str
 
 
-class StepTimes(Record):
+class StepTimes(Record, frozen=True):
     """How long a step takes. ``step_ms`` is the loop's own pace: all unprofiled steps, typical and unlike, divided by
     their number; ``typical_step_ms`` is their median. ``overhead`` = profiled / unprofiled typical step;
     ``per_step_ms`` are the unprofiled samples, empty from a file.
@@ -84,7 +84,7 @@ class StepTimes(Record):
     alternatives: tuple[str, ...] = ()
 
 
-class TrustCheck(Record):
+class TrustCheck(Record, frozen=True):
     """What could make the numbers wrong; ``status`` is ok, warn or fail."""
 
     check: str
@@ -92,7 +92,7 @@ class TrustCheck(Record):
     text: str
 
 
-class Without(Record):
+class Without(Record, frozen=True):
     """The step without the verdict's cause; ``label`` names what is gone, such as ``the reads``."""
 
     label: str
@@ -100,7 +100,7 @@ class Without(Record):
     breakdown: Breakdown
 
 
-class Views(Record):
+class Views(Record, frozen=True):
     """What the pictures need. ``groups``: ``phase``, ``range``, ``module class``, ``module`` → rows."""
 
     heartbeat: Heartbeat | None = None
@@ -112,7 +112,7 @@ class Views(Record):
     device_state: DeviceState | None = None
 
 
-class Straggler(Record):
+class Straggler(Record, frozen=True):
     """The late rank; ``phase`` is loader, forward, backward or optimizer; ``cause`` a cause's id."""
 
     rank: int
@@ -121,7 +121,7 @@ class Straggler(Record):
     cause: str | None = None
 
 
-class Rank(Record):
+class Rank(Record, frozen=True):
     """One rank. ``waiting_ms`` is what it waits in collectives per step; ``kept`` why its trace was kept."""
 
     rank: int
@@ -142,7 +142,7 @@ class Rank(Record):
     kept: str | None = None
 
 
-class CollectiveCost(Record):
+class CollectiveCost(Record, frozen=True):
     """One kind of collective, per step: transfer once all ranks are there, waiting for the last one, exposed time."""
 
     name: str
@@ -157,7 +157,7 @@ class CollectiveCost(Record):
     last: tuple[tuple[int, Number], ...] = ()  # (rank, share of the calls in which it came last)
 
 
-class Entry(Record):
+class Entry(Record, frozen=True):
     """When each rank was ready for one collective, in the step with the largest delay."""
 
     name: str
@@ -165,7 +165,7 @@ class Entry(Record):
     arrivals_ms: tuple[tuple[int, Ms], ...]
 
 
-class Ranks(Record):
+class Ranks(Record, frozen=True):
     """Several ranks of one job. ``lanes``: rank → its collectives in the step with the largest delay."""
 
     count: int
@@ -185,7 +185,7 @@ class Ranks(Record):
     lanes: dict[str, tuple[tuple[Ms, Ms], ...]] = {}
 
 
-class Report(Record):
+class Report(Record, frozen=True):
     """One run, judged. ``repeats`` is ``None`` for a single recording, ``ranks`` for a single process."""
 
     source: Source
@@ -238,7 +238,9 @@ class Report(Record):
         if schema not in (1, SCHEMA) or isinstance(schema, bool):
             given = "JSON without a schema number" if schema is None else f"a report with schema {schema!r}"
             raise IpyprofError(
-                given, f"this version reads reports with schema 1 to {SCHEMA}", "write the report again or update ipyprof"
+                given,
+                f"this version reads reports with schema 1 to {SCHEMA}",
+                "write the report again or update ipyprof",
             )
         plain = dict(data) | {"schema": SCHEMA}
         damaged = []
