@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import math
 import random
@@ -11,21 +10,34 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import structs
 
+from ipyprof.analysis.results import (
+    AllocatorCall,
+    FailedRequest,
+    Heartbeat,
+    Holder,
+    Memory,
+    MemoryDetail,
+    MemoryPeak,
+    Refused,
+    ScopeRow,
+)
 from ipyprof.errors import IpyprofError
 from ipyprof.ranks.files import judge
 from ipyprof.ranks.report import ranks_value
 from ipyprof.ranks.summary import call_the_roll
 from ipyprof.report.comparison import compare_reports
-from ipyprof.report.report import Device, MemoryView, Report
+from ipyprof.report.report import Device, Ranks, Report
 from ipyprof.show.compare_html import comparison_page
 from ipyprof.show.compare_text import comparison_text
 from ipyprof.show.html import render_page
 from ipyprof.show.panel import build_panel
 from ipyprof.show.pictures import Drawn
 from ipyprof.show.text import render_text
-from ipyprof.trace.live import Repeat, Repeats
+from ipyprof.trace.live import DeviceState, Repeat, Repeats
 from tests.sample_reports import sync
 from tests.simulated_ranks import MS, Job, simulate
 
@@ -38,80 +50,87 @@ ODD: tuple[Any, ...] = (
 def everything() -> Report:
     """``sync`` with groups, memory facts, another device, ranks and repeats in it."""
     base = sync()
-    row = {"name": "forward", "within": [], "calls": 1.0, "device_ms": 0.5, "total_device_ms": 0.9, "host_ms": 2.0}
-    row |= {"total_host_ms": 3.0}
-    inner = {**row, "name": "net.fc", "within": ["net"], "device_ms": 0.41}
-    refused = {
-        "device": 0,
-        "at_ms": 3.0,
-        "step": 2,
-        "count": 2,
-        "asked_bytes": 4_000_000,
-        "allocated_bytes": 70_000_000,
-        "operator": "aten::empty",
-        "line": 5,
-    }
-    times = [0.0, 5.0, 9.0]
-    memory = {
-        "peak": {"step": 2, "range": "forward", "unused_bytes": 1_000, "largest_free_bytes": 500},
-        "parts": {"weights": [["fc1", 40_000_000], ["fc2", 22_900_000]]},
-        "growing": [{"name": "history", "bytes": 4_096, "line": 8}],
-        "advice": ["history grows."],
-        "moments": {
-            "time_ms": times, "names": ["weights", "x"], "first": [62_900_000, 0], "changes": [[1, 4_096], [0, 1, 1, 2]]
-        },
-        "devices": [{"device": 1, "time_ms": times, "allocated": [1_000, 4_000, 2_000], "reserved": [4_096] * 3}],
-        "calls": [[1.0, 0.2, 1, "cudaMalloc", 1, 1.0], [6.0, 0.4, 2, "cudaFree", 2, 0.5]],
-        "call_count": 3,
-        "call_ms": 0.6,
-        "refused": [refused],
-        "other_processes": 1_000_000,
-        "incomplete": True,
-    }  # fmt: skip
+    row = ScopeRow(name="forward", calls=1.0, device_ms=0.5, total_device_ms=0.9, host_ms=2.0, total_host_ms=3.0)
+    inner = structs.replace(row, name="net.fc", within=("net",), device_ms=0.41)
+    times = (0.0, 5.0, 9.0)
+    refused = Refused(
+        device=0,
+        at_ms=3.0,
+        step=2,
+        count=2,
+        asked_bytes=4_000_000,
+        allocated_bytes=70_000_000,
+        operator="aten::empty",
+        line=5,
+    )
+    memory = MemoryDetail(
+        peak=MemoryPeak(step=2, range="forward", unused_bytes=1_000, largest_free_bytes=500),
+        parts={"weights": (("fc1", 40_000_000), ("fc2", 22_900_000))},
+        growing=(Holder(name="history", bytes=4_096, line=8),),
+        advice=("history grows.",),
+        devices=(Heartbeat(device=1, time_ms=times, allocated=(1_000, 4_000, 2_000), reserved=(4_096,) * 3),),
+        calls=(
+            AllocatorCall(at_ms=1.0, dur_ms=0.2, count=1, what="cudaMalloc", step=1, in_step_ms=1.0),
+            AllocatorCall(at_ms=6.0, dur_ms=0.4, count=2, what="cudaFree", step=2, in_step_ms=0.5),
+        ),
+        call_count=3,
+        call_ms=0.6,
+        refused=(refused,),
+        other_processes=1_000_000,
+        incomplete=True,
+    )
     roll = call_the_roll(simulate(Job(late={2: ("loader", 31 * MS)})))
-    assert base.memory is not None
-    return dataclasses.replace(
+    timeline = base.views.timeline
+    assert base.memory is not None and timeline is not None
+    short = tuple(structs.replace(lane, segments=lane.segments[:50]) for lane in timeline.lanes)
+    heartbeat = Heartbeat(
+        time_ms=times,
+        allocated=(70_000_000, 72_400_000, 71_000_000),
+        reserved=(73_400_000,) * 3,
+        marks_ms=(0.0, 3.0, 6.0),
+        calls_ms=(1.0,),
+    )
+    second = Device(name="NVIDIA H200", index=1, memory=Memory(peak_bytes=4_000, peak_at_ms=5))
+    return structs.replace(
         base,
-        devices=(*base.devices, Device(name="NVIDIA H200", index=1, memory=MemoryView(peak_bytes=4_000, peak_at_ms=5))),
-        ranks=ranks_value(roll, judge(roll), 0, {0: "first"}),
+        devices=(*base.devices, second),
+        ranks=msgspec.convert(ranks_value(roll, judge(roll), 0, {0: "first"}), Ranks),
         repeats=Repeats(shown=1, recordings=(Repeat(step_ms=3.8, cause="host_sync"), Repeat(step_ms=None, cause="x"))),
-        views={
-            **{name: view for name, view in base.views.items() if name != "timeline"},
-            "timeline": {**base.views["timeline"], "lanes": [_short(lane) for lane in base.views["timeline"]["lanes"]]},
-            "heartbeat": {
-                "time_ms": times, "allocated": [70_000_000, 72_400_000, 71_000_000], "reserved": [73_400_000] * 3,
-                "marks_ms": [0.0, 3.0, 6.0], "calls_ms": [1.0],
+        views=structs.replace(
+            base.views,
+            timeline=structs.replace(timeline, lanes=short),
+            heartbeat=heartbeat,
+            groups={
+                "phase": (row, structs.replace(row, name="the rest")),
+                "module class": (row, inner),
+                "range": (row,),
             },
-            "groups": {"phase": [row, {**row, "name": "the rest"}], "module class": [row, inner], "range": [row]},
-            "memory": memory,
-            "device_state": {"text": "SM clock 1,980 MHz", "missing": "", "sm_clock_mhz": 1_980, "slowed_by": []},
-        },
-    )  # fmt: skip
+            memory=memory,
+            device_state=DeviceState(sm_clock_mhz=1_980, slowed_by=()),
+        ),
+    )
 
 
 def out_of_memory() -> Report:
     """``everything`` of a cell that ended with a request for more memory than there was."""
     base = everything()
-    failed = {
-        "line": 5,
-        "device": 0,
-        "tried_bytes": 2_147_000_000,
-        "capacity_bytes": 8_590_000_000,
-        "free_bytes": 537_000_000,
-        "allocated_bytes": 7_000_000_000,
-        "reserved_bytes": 8_000_000_000,
-        "unused_bytes": 1_000_000_000,
-        "largest_free_bytes": 4_000_000,
-        "later": False,
-        "text": "out of memory",
-        "holders": [{"name": "w", "bytes": 6_000_000_000, "line": 2}, {"name": "x", "bytes": 1_000, "line": None}],
-        "advice": ["Use less."],
-    }
-    return dataclasses.replace(base, views={**base.views, "memory": {**base.views["memory"], "out_of_memory": failed}})
-
-
-def _short(lane: dict[str, Any]) -> dict[str, Any]:
-    return {**lane, "segments": lane["segments"][:50]}
+    failed = FailedRequest(
+        line=5,
+        device=0,
+        tried_bytes=2_147_000_000,
+        capacity_bytes=8_590_000_000,
+        free_bytes=537_000_000,
+        allocated_bytes=7_000_000_000,
+        reserved_bytes=8_000_000_000,
+        unused_bytes=1_000_000_000,
+        largest_free_bytes=4_000_000,
+        text="out of memory",
+        holders=(Holder(name="w", bytes=6_000_000_000, line=2), Holder(name="x", bytes=1_000)),
+        advice=("Use less.",),
+    )
+    assert base.views.memory is not None
+    memory = structs.replace(base.views.memory, out_of_memory=failed)
+    return structs.replace(base, views=structs.replace(base.views, memory=memory))
 
 
 def places(value: Any, path: tuple[Any, ...] = (), *, items: int = 2) -> Iterator[tuple[Any, ...]]:
