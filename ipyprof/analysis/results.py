@@ -114,11 +114,12 @@ class ScopeRow(Record, frozen=True):
 
 
 class Holder(Record, frozen=True):
-    """Who holds memory: a notebook name, or the line that allocated it."""
+    """Who holds memory: a notebook name, or the line that allocated it; ``role`` such as ``activations``."""
 
     name: str
     bytes: Bytes
     line: int | None = None
+    role: str = ""
 
 
 class Memory(Record, frozen=True):

@@ -360,13 +360,13 @@ def _peaks(profile: Profile) -> Iterator[Check]:
         state = states.get(view.device)
         if state is None or state.peak_bytes is None:
             continue
-        lacking = state.peak_bytes - view.peak_bytes
+        lacking = state.peak_bytes - view.memory.peak_bytes
         if abs(lacking) <= thresholds.SAME_PEAK_BYTES:
             same.append(view.device)
         elif lacking > 0 and state.peak_bytes > (state.peak_before_bytes or 0):
             text = (
                 f"torch's own peak of GPU {view.device} is {size_text(state.peak_bytes)}, the heartbeat's "
-                f"{size_text(view.peak_bytes)}: allocations are missing, such as those of other threads"
+                f"{size_text(view.memory.peak_bytes)}: allocations are missing, such as those of other threads"
             )
             yield Check(check="memory peak", status="warn", text=text)
     if same:

@@ -2,224 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec import structs
 
-from ipyprof.analysis.allocations import RETRIED
-from ipyprof.analysis.holders import Holding, held_by_name
-from ipyprof.analysis.memory import CPU, DeviceMemory
 from ipyprof.analysis.profile import Profile, amdahl_shares
 from ipyprof.analysis.results import (
-    AllocatorCall,
     Breakdown,
-    FailedRequest,
-    Heartbeat,
-    Holder,
     Kernel,
     Line,
-    Memory,
-    MemoryDetail,
-    MemoryPeak,
     Operator,
-    Refused,
     RuntimeDetail,
     Utilization,
 )
 from ipyprof.analysis.scopes import groups
 from ipyprof.analysis.timeline import breakdown_ms, breakdown_of, per_step, timeline
 from ipyprof.diagnosis.cause import Finding, Verdict
-from ipyprof.diagnosis.memory import (
-    advice_after,
-    allocator_at,
-    checkpoint_advice,
-    error_advice,
-    failed_request,
-    fragmentation_advice,
-    growth_advice,
-    holders_at_failure,
-)
 from ipyprof.diagnosis.trust import checks
 from ipyprof.diagnosis.verdict import edited
 from ipyprof.diagnosis.words import NEXT_NAMES
+from ipyprof.report.memory import heartbeat, memory_detail, memory_of
 from ipyprof.report.repeats import with_repeats
 from ipyprof.report.report import Device, Report, Source, StepTimes, Throughput, TrustCheck, Views, Without
-from ipyprof.trace.live import OutOfMemory
 
 MS = 1e6
 AMDAHL_ROWS = 10
 VERSION_KEYS = {"cuda": "cuda_runtime_version", "cupti": "cupti_version"}
-
-
-MOST_HOLDERS = 40
-MOST_REFUSED = 50
-OTHERS = "other holders"
-PROCESS_REST = "the rest of the process: Python, libraries, what no name reaches"
-
-
-def device_memory(view: DeviceMemory) -> Memory:
-    """One device's memory, with who holds it at the peak."""
-    return Memory(
-        peak_bytes=view.peak_bytes,
-        peak_at_ms=view.peak_at_ns / MS,
-        peak_operator=view.peak_operator,
-        peak_line=view.peak_line,
-        reserved_peak_bytes=view.reserved_peak_bytes,
-        growth_bytes_per_step=view.growth_bytes_per_step,
-        holders=_holders(view.holders),
-    )
-
-
-def shown_memory(profile: Profile, busiest: Memory | None) -> Memory | None:
-    """What the report shows: the busiest device's, else what is known after a request that failed, else the process's.
-
-    Args:
-        busiest: the memory of the device that worked most, ``None`` = not measured.
-    """
-    if busiest is not None:
-        return busiest
-    summary, failed = profile.memory, failed_request(profile)
-    if failed is not None:
-        if summary.busiest is not None:
-            return device_memory(summary.devices[summary.busiest])
-        state = allocator_at(profile, failed)
-        allocated = failed.allocated_bytes or (state.allocated_bytes if state is not None else None)
-        if allocated:
-            return Memory(
-                peak_bytes=allocated,
-                peak_at_ms=None,
-                peak_line=failed.line,
-                holders=_holders(holders_at_failure(profile)),
-            )
-    return _process_memory(profile)
-
-
-def heartbeat(profile: Profile) -> Heartbeat | None:
-    """The memory curve of the busiest device on the recorded clock, or of the process without a GPU."""
-    marks = tuple(((profile.steps.marks_ns - profile.steps.marks_ns[0]) / MS).tolist())
-    summary = profile.memory
-    if summary.busiest is not None:
-        calls = tuple(call.at_ns / MS for call in summary.calls)
-        return structs.replace(_curve(summary.devices[summary.busiest]), marks_ms=marks, calls_ms=calls)
-    samples = profile.live.process_memory if profile.live is not None else ()
-    if not samples or profile.has_gpu:
-        return None
-    return Heartbeat(
-        time_ms=tuple(at / MS for at, _ in samples), process=tuple(size for _, size in samples), marks_ms=marks
-    )
-
-
-def memory_detail(profile: Profile) -> MemoryDetail | None:
-    """What stands beside the heartbeat; ``None`` where there is nothing."""
-    summary, live, failed = profile.memory, profile.live, failed_request(profile)
-    view = summary.devices[summary.busiest] if summary.busiest is not None else None
-    found = MemoryDetail(
-        calls=tuple(
-            AllocatorCall(
-                at_ms=one.at_ns / MS,
-                dur_ms=one.dur_ns / MS,
-                count=one.count,
-                what=one.what,
-                step=one.step + 1,
-                in_step_ms=one.in_step_ns / MS,
-            )
-            for one in summary.calls
-        ),
-        call_count=summary.call_count,
-        call_ms=summary.call_ns / MS,
-        refused=tuple(
-            Refused(
-                device=one.device,
-                at_ms=one.at_ns / MS,
-                step=one.step + 1,
-                count=one.count,
-                asked_bytes=one.asked_bytes,
-                allocated_bytes=one.allocated_bytes,
-                operator=one.operator,
-                line=one.line,
-            )
-            for one in summary.refused[:MOST_REFUSED]
-        ),
-        out_of_memory=None if failed is None else _failure(profile, failed),
-        other_processes=(live.device_state.others_bytes or 0) if live is not None and live.device_state else 0,
-        incomplete=live is not None and live.owners is not None and not live.owners_complete,
-    )
-    if view is not None:
-        state = next((one for one in live.allocator if one.device == view.device), None) if live is not None else None
-        advice = [*growth_advice(view.growing)]
-        if failed is None:
-            advice += error_advice(view.holders)
-            advice += checkpoint_advice(view.holders)
-            retried = any(call.what == RETRIED for call in summary.calls)
-            advice += fragmentation_advice(view.peak_bytes, view.peak_unused_bytes, state, retried=retried)
-        found = structs.replace(
-            found,
-            peak=MemoryPeak(
-                step=view.peak_step + 1,
-                range=view.peak_range,
-                unused_bytes=view.peak_unused_bytes,
-                largest_free_bytes=state.largest_free_bytes if state is not None else None,
-            ),
-            parts={one.name: one.parts for one in view.holders if len(one.parts) > 1},
-            growing=_holders(view.growing),
-            advice=tuple(advice),
-            devices=tuple(_curve(other) for other in summary.devices if other is not view),
-        )
-    return None if found == MemoryDetail() else found
-
-
-def _curve(view: DeviceMemory) -> Heartbeat:
-    return Heartbeat(
-        device=view.device,
-        time_ms=tuple((view.time_ns / MS).tolist()),
-        allocated=tuple(view.allocated_bytes.tolist()),
-        reserved=tuple(view.reserved_bytes.tolist()),
-    )
-
-
-def _failure(profile: Profile, failed: OutOfMemory) -> FailedRequest:
-    holders, state = holders_at_failure(profile), allocator_at(profile, failed)
-    allocated, unused = failed.allocated_bytes, failed.unused_bytes
-    if allocated is None and state is not None:
-        allocated, unused = state.allocated_bytes, state.reserved_bytes - state.allocated_bytes
-    return FailedRequest(
-        line=failed.line,
-        device=failed.device,
-        tried_bytes=failed.tried_bytes,
-        capacity_bytes=failed.capacity_bytes or (state.device_total_bytes if state is not None else None),
-        free_bytes=failed.free_bytes,
-        allocated_bytes=allocated,
-        reserved_bytes=None if allocated is None or unused is None else allocated + unused,
-        unused_bytes=unused,
-        largest_free_bytes=state.largest_free_bytes if state is not None else None,
-        later=failed.later,
-        text=failed.text,
-        holders=_holders(holders)[:MOST_HOLDERS],
-        advice=advice_after(profile, failed),
-    )
-
-
-def _holders(holdings: Sequence[Holding]) -> tuple[Holder, ...]:
-    """The largest by name and the others as one, so that they still add up."""
-    shown, rest = holdings[:MOST_HOLDERS], holdings[MOST_HOLDERS:]
-    found = [Holder(name=one.name, bytes=one.bytes, line=one.line) for one in shown]
-    if rest:
-        found.append(Holder(name=f"{len(rest)} {OTHERS}", bytes=sum(one.bytes for one in rest)))
-    return tuple(found)
-
-
-def _process_memory(profile: Profile) -> Memory | None:
-    """Without a GPU: what the process held, as sampled at the marks, and what names reach of it."""
-    live = profile.live
-    samples = live.process_memory if live is not None and not profile.has_gpu else ()
-    if live is None or not samples:
-        return None
-    at, most = max(samples, key=lambda sample: sample[1])
-    named = held_by_name(live.owners or (), CPU)
-    rest = most - sum(holding.bytes for holding in named)
-    if named and rest >= 0:
-        named = (*named, Holding(name=PROCESS_REST, role="rest", bytes=rest, line=None))
-    return Memory(peak_bytes=most, peak_at_ms=at / MS, holders=_holders(sorted(named, key=lambda one: -one.bytes)))
 
 
 def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdict, *, source: Source) -> Report:
@@ -254,7 +60,7 @@ def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdi
         operators=_operators(profile),
         kernels=_kernels(profile),
         lines=_lines(profile),
-        memory=shown_memory(profile, busiest.memory if busiest is not None else None),
+        memory=memory_of(profile, busiest.memory if busiest is not None else None),
         findings=findings,
         verdict=verdict,
         trust=tuple(TrustCheck(check=c.check, status=c.status, text=c.text) for c in checks(profile)),
@@ -323,7 +129,7 @@ def _devices(profile: Profile) -> tuple[Device, ...]:
     names = {device.index: device.name for device in profile.trace.devices}
     if profile.live is not None:
         names |= {int(index): name for index, name in profile.live.device_names.items()}
-    memory = {view.device: view for view in profile.memory.devices}
+    memory = {view.device: view.memory for view in profile.memory.devices}
     busy = profile.breakdown.device_busy_ns if profile.breakdown is not None else {}
     step = profile.step_ns
     return tuple(
@@ -331,7 +137,7 @@ def _devices(profile: Profile) -> tuple[Device, ...]:
             name=names.get(index, f"device {index}"),
             index=index,
             busy_share=busy[index] / step if index in busy and step else None,
-            memory=device_memory(memory[index]) if index in memory else None,
+            memory=memory.get(index),
         )
         for index in profile.devices
     )

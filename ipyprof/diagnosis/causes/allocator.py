@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipyprof.analysis.allocations import RETRIED
+from ipyprof.analysis.memory import RETRIED
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Bool, Host, Program
 from ipyprof.diagnosis import thresholds
@@ -84,7 +84,7 @@ def _saw_tooth(profile: Profile) -> str:
     memory = profile.memory
     if memory.busiest is None or profile.steps.count < 1:
         return ""
-    allocated = memory.devices[memory.busiest].allocated_bytes
+    allocated = np.array(memory.devices[memory.busiest].heartbeat.allocated)
     falls = int((np.maximum.accumulate(allocated) - allocated).max())
     if falls < thresholds.LARGE_COPY_BYTES:
         return ""
