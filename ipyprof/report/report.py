@@ -222,7 +222,7 @@ class Report(Record, frozen=True):
             >>> report.to_dict()["steps"]["step_ms"]  # doctest: +SKIP
             257.0
         """
-        plain = _finite(msgspec.to_builtins(self, str_keys=True))
+        plain = plain_values(self)
         return {"schema": plain.pop("schema"), **plain}
 
     @staticmethod
@@ -292,6 +292,12 @@ def _converts(value: Any, kind: type[msgspec.Struct]) -> bool:
     except (msgspec.ValidationError, UnicodeEncodeError, RecursionError):  # the second: a lone surrogate for a number
         return False
     return True
+
+
+def plain_values(struct: Record) -> dict[str, Any]:
+    """Plain values for ``json.dumps``, numbers that are not finite as ``None``."""
+    plain: dict[str, Any] = _finite(msgspec.to_builtins(struct, str_keys=True))
+    return plain
 
 
 def _finite(value: Any) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ipyprof.formatting import time_cell
-from ipyprof.report.comparison import (
+from ipyprof.report.comparison import Comparison, Row
+from ipyprof.report.significance import FASTER, SLOWER
+from ipyprof.show.comparison import (
+    HOW,
     NOTHING,
     RECORDED_HOST,
-    Comparison,
-    Row,
     comparison_facts,
-    how_text,
     interval_text,
     lessons,
     operators_rest,
@@ -21,7 +21,6 @@ from ipyprof.report.comparison import (
     samples_text,
     table_numbers,
 )
-from ipyprof.report.significance import FASTER, SLOWER
 from ipyprof.show.html import whole_page
 from ipyprof.show.markup import (
     ELLIPSIS,
@@ -65,7 +64,7 @@ def render_comparison(found: Comparison) -> str:
     parts = [_head(found), section(_step(found)), section(_moved(found))]
     if found.operators or operators_rest(found):
         parts.append(section(_operators(found)))
-    how = details("How is “real” told from noise?", div(escape(how_text()), f"{SMALL};max-width:760px"))
+    how = details("How is “real” told from noise?", div(escape(HOW), f"{SMALL};max-width:760px"))
     return card("".join(parts) + section(how, first=True))
 
 

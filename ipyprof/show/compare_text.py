@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ipyprof.formatting import columns, printable, shorten
-from ipyprof.report.comparison import (
-    Comparison,
-    Row,
+from ipyprof.report.comparison import Comparison, Row
+from ipyprof.show.comparison import (
     comparison_facts,
     interval_text,
     lessons,
