@@ -16,7 +16,8 @@ from ipyprof.show.text import render_text
 from ipyprof.trace import reader as pieces
 from ipyprof.trace import reader as source
 from ipyprof.trace.kinds import Kind
-from ipyprof.trace.reader import FAR_OFF, parse_trace, read_trace
+from ipyprof.trace.columns import FAR_OFF
+from ipyprof.trace.reader import parse_trace, read_trace
 from tests.builder import TraceBuilder
 
 EARLY = pieces.ENDS_EARLY

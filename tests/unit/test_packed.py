@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipyprof.trace.columns import wrapped
+
 from ipyprof.trace.kineto import packed
 
 
