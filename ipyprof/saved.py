@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from os import PathLike
 
 import msgspec
 
+import ipyprof.show  # noqa: F401 (registers how reports show themselves)
 from ipyprof.errors import IpyprofError
 from ipyprof.ranks.files import load_ranks, short_name, trace_files
 from ipyprof.report.build import now, report_of
