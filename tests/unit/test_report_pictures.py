@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from msgspec import structs
 from PIL import Image
 
 from ipyprof.show.markup import figure
@@ -120,7 +120,7 @@ def test_words_at_the_axes_are_the_pages() -> None:
     assert named["3 GB"].top < named["2 GB"].top < named["0"].top < named["step 1"].top < 1
     assert [word.text for word in lanes.words if word.align == "right"][:2] == ["host, main", "autograd"]
     # and the page has them in its own colour, escaped
-    page = figure(beat._replace(words=(named["0"], dataclasses.replace(named["0"], text="<b>"))), 700)
+    page = figure(beat._replace(words=(named["0"], structs.replace(named["0"], text="<b>"))), 700)
     assert page.count(">0</span>") == 1 and "&lt;b&gt;" in page and "color:" not in page
 
 
@@ -154,8 +154,8 @@ def test_a_name_that_cannot_be_drawn_is_left_to_the_text() -> None:
     # given a peak in a range whose name the font lacks, when drawn, then the picture is that of a peak without a name
     view, memory = sync().views.heartbeat, sync().memory
     assert memory is not None
-    named = heartbeat(view, dataclasses.replace(memory, peak_operator="前向传播"))
-    bare = heartbeat(view, dataclasses.replace(memory, peak_operator=None))
+    named = heartbeat(view, structs.replace(memory, peak_operator="前向传播"))
+    bare = heartbeat(view, structs.replace(memory, peak_operator=None))
     assert named is not None and bare is not None
     assert named[0] == bare[0]
     assert named[1].endswith("in 前向传播.")

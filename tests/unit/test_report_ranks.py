@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from ipyprof.ranks.files import judge
 from ipyprof.ranks.report import chosen_rows, lane_view, ranks_value

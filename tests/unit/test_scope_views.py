@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
+
+from msgspec import structs
 
 from ipyprof.analysis.profile import analyse
 from ipyprof.analysis.scopes import ScopeRow
@@ -17,7 +18,7 @@ from ipyprof.show.panel import group_names, group_rows, rows_table, selected
 from ipyprof.show.tables import scopes_section, summary
 from ipyprof.show.text import render_text
 from tests.machine import Machine
-from tests.sample_reports import sync
+from tests.sample_reports import sync, with_views
 
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 
@@ -52,7 +53,7 @@ def training(*ranges: str, modules: tuple[str, ...] = ()) -> Machine:
 
 
 def with_groups(**groups: list[dict[str, Any]]) -> Report:
-    return dataclasses.replace(sync(), views={**sync().views, "groups": groups})
+    return with_views(sync(), groups=groups)
 
 
 def group_row(
@@ -65,7 +66,7 @@ def group_row(
 def test_a_training_steps_groups_are_in_the_report_and_survive_json() -> None:
     # given a recording with a range of the user's and a module, when the report is built
     report = built(training("attention", modules=("Net_0",)))
-    groups = report.views.groups
+    groups = report.to_dict()["views"]["groups"]
     # then there are rows by phase, range, module class and module, in ms of one step
     assert list(groups) == ["phase", "range", "module class", "module"]
     assert {row["name"]: round(row["device_ms"], 6) for row in groups["phase"]} == {
@@ -83,7 +84,7 @@ def test_a_training_steps_groups_are_in_the_report_and_survive_json() -> None:
 
 def test_torchs_own_optimizer_ranges_alone_are_no_group() -> None:
     # given a recording in which only torch named ranges, when the report is built, then the phases say it all
-    assert list(built(training()).views.groups) == ["phase"]
+    assert list(built(training()).to_dict()["views"]["groups"]) == ["phase"]
 
 
 def test_the_dashboard_folds_the_model_and_says_the_shares() -> None:
@@ -144,15 +145,15 @@ def test_many_rows_are_cut_without_losing_time() -> None:
             name=f"Linear_{at}",
             within=("Net_0",),
             calls=1.0,
-            device_ns=1_000.0,
-            total_device_ns=1_000.0,
-            host_ns=10.0,
-            total_host_ns=10.0,
+            device_ms=0.001,
+            total_device_ms=0.001,
+            host_ms=0.00001,
+            total_host_ms=0.00001,
         )
         for at in range(900)
     ]
-    top = dataclasses.replace(leaves[0], name="Net_0", within=(), device_ns=0.0, total_device_ns=900_000.0, host_ns=0.0)
-    outside = dataclasses.replace(leaves[0], name="outside any module", within=(), calls=None)
+    top = structs.replace(leaves[0], name="Net_0", within=(), device_ms=0.0, total_device_ms=900_000.0, host_ms=0.0)
+    outside = structs.replace(leaves[0], name="outside any module", within=(), calls=None)
     # when the rows for the report are chosen
     kept = scope_views._largest([top, *leaves, outside])
     # then the model and what is outside are among them, and one row, before what is outside, has the rest

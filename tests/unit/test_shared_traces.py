@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipyprof import api
+from ipyprof import saved
 from ipyprof.errors import TraceError
 from ipyprof.show.html import render_page
 from ipyprof.show.text import render_text
@@ -28,11 +28,11 @@ def test_a_real_trace_is_a_report_or_refused(name: str) -> None:
     path: Path = FOLDER / name
     if any(other in name for other in NO_TRACES):
         with pytest.raises(TraceError) as caught:
-            api.load(path)
+            saved.load(path)
         assert str(caught.value).count("\n") == 0
         return
     # when
-    report = api.load(path)
+    report = saved.load(path)
     # then it is whole, its parts add up, and every output takes it
     plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert plain["verdict"]["headline"]
