@@ -147,7 +147,7 @@ def training(notebook: Notebook, _pairs: int) -> Found:
     trace_file = notebook.out / "training.json.gz"
     notebook.run(GPT.setup)
     notebook.run(GPT.slow)
-    report = notebook.report(GPT.slow, f"--trace {trace_file}")
+    notebook.report(GPT.slow, f"--trace {trace_file}")
     names = notebook.shell.user_ns
     parameters = sum(one.numel() * one.element_size() for one in names["model"].parameters())
     state = sum(
