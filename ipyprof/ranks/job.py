@@ -52,9 +52,9 @@ _PLACE = re.compile(r"^\[[^\]]*\] ")
 T = TypeVar("T")
 
 
-def judge_of(options: Options) -> Judge | None:
+def judge_of(options: Options, surface: Surface) -> Judge | None:
     """The judge of a run that is asked for ranks, or ``None`` where the process reports for itself."""
-    return None if options.ranks is None else RankOfJob()
+    return None if options.ranks is None else RankOfJob(surface)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +85,15 @@ class RankOfJob:
     """The judge of one rank. The report is that of all ranks on rank 0, and the rank's own elsewhere.
 
     A process that is no rank of a job is reported as ever, with a note.
+
+    Args:
+        surface: where rank 0 shows itself; the other ranks say only what went wrong.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, surface: Surface) -> None:
         # Taken now: the block may end after the process group.
         self._world, self._store = world(), job_store()
+        self._surface = surface if self.first else Silent()
         self._ended: Callable[[], bool] = bool
         self._met = False
         self._keep = ""  # why this rank's trace is kept
@@ -109,7 +113,7 @@ class RankOfJob:
                 if not self._met:
                     joint = self._meet(run, None, recording.live)
                     if joint is not None and joint.stopped:
-                        run.surface.say(f"ipyprof: {joint.ranks.sentence}.")
+                        self._surface.say(f"ipyprof: {joint.ranks.sentence}.")
 
     def report(self, run: Run, recording: Recording) -> tuple[Recording, Report]:
         if self._world is None:
@@ -184,7 +188,7 @@ class RankOfJob:
             self._keep = answer["decision"].get(own.rank, "")
         elif run.error is not None:
             # Rank 0 may wait for this one in a collective, and the launcher ends it before it can say anything.
-            run.surface.say(f"ipyprof: rank {own.rank} stopped with {own.stopped}; rank 0 has not reported yet.")
+            self._surface.say(f"ipyprof: rank {own.rank} stopped with {own.stopped}; rank 0 has not reported yet.")
 
     def _hear_all(self, run: Run, meeting: Meeting, own: RankSummary) -> Joint:
         wait = WAIT_S if run.error is None else WAIT_AFTER_ERROR_S
@@ -193,7 +197,7 @@ class RankOfJob:
             names,
             RankSummary,
             wait,
-            waiting=lambda missing: run.surface.status(f"waiting for {missing} ranks..."),
+            waiting=lambda missing: self._surface.status(f"waiting for {missing} ranks..."),
             ended=self._ended,
         )
         checks = []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
 from ipyprof.trace.live import LoaderSeen
@@ -90,7 +90,9 @@ class Run:
                 options, session, self.compiled.loops, self.compiled.text, filename=self.compiled.filename, **detector
             )
         else:
-            self.detector = detector_for(self.compiled, options, session)
+            self.detector = StepDetector(
+                options, session, self.compiled.loops, self.compiled.text, filename=self.compiled.filename
+            )
         shell.user_ns["user_step"] = self.detector.user_step
         self.value = run_cell(shell, self.compiled, detector=self.detector)
 

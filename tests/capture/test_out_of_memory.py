@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.capture.memory import out_of_memory, read_message
 from ipyprof.capture.session import Session
+from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord, OutOfMemory
 
@@ -123,7 +124,7 @@ def run(shell: Any, cell: str, **options: Any) -> tuple[LiveRecord, BaseExceptio
     compiled = compile_cell(shell, cell)
     chosen = Options(wait=1, warmup=1, active=2, at_end=True, **options)
     session = Session(chosen, source=compiled.source, cell_name=compiled.filename)
-    detector = detector_for(compiled, chosen, session)
+    detector = StepDetector(chosen, session, compiled.loops, compiled.text, filename=compiled.filename)
     raised: BaseException | None = None
     try:
         run_cell(shell, compiled, detector=detector)

@@ -286,7 +286,7 @@ def test_without_a_gpu_its_parts_are_null_and_the_rest_adds_up() -> None:
     assert report.operators[0].self_device_ms is None
     assert report.operators[0].self_host_ms == pytest.approx(0.9)
     assert report.lines[2].device_ms is None
-    assert report.views["heartbeat"]["process"] == [5_000, 6_000]
+    assert report.views.heartbeat.process == [5_000, 6_000]
 
 
 def test_silent_cupti_shows_the_hosts_time_and_no_invented_gpu() -> None:
@@ -323,7 +323,7 @@ def test_each_recorded_step_adds_up_on_the_recorded_clock() -> None:
     machine = full()
     report = reported(machine.trace(), live(SOURCE, 1_740))
 
-    steps: list[dict[str, Any]] = report.views["per_step"]
+    steps: list[dict[str, Any]] = report.views.per_step
     assert [step["step"] for step in steps] == [1, 2, 3, 4]
     for step, first, second in zip(steps, machine.marks, machine.marks[1:], strict=False):
         assert step["step_ms"] == pytest.approx((second - first) / 1000)
@@ -334,7 +334,7 @@ def test_each_recorded_step_adds_up_on_the_recorded_clock() -> None:
 def test_step_without_its_cause_adds_up_to_the_promise() -> None:
     report = reported(full().trace(), live(SOURCE, 1_740))
 
-    without = report.views["without"]
+    without = report.views.without
     assert report.verdict.cause == "host_sync"
     assert without["step_ms"] == report.verdict.predicted_step_ms
     assert sum(without["breakdown"].values()) == pytest.approx(without["step_ms"], rel=1e-9)
@@ -346,13 +346,13 @@ def test_healthy_report_has_no_step_without() -> None:
 
     assert report.verdict.cause == "compute_bound"
     assert "without" not in report.views
-    assert report.views["timeline"]["bubble"] is None
+    assert report.views.timeline.bubble is None
 
 
 def test_timeline_lanes_lie_in_the_step_and_do_not_overlap() -> None:
     report = reported(full().trace(), live(SOURCE, 1_740))
 
-    timeline = report.views["timeline"]
+    timeline = report.views.timeline
     assert [lane["kind"] for lane in timeline["lanes"]] == ["host", "device"]
     for lane in timeline["lanes"]:
         for start, end, category, _ in lane["segments"]:
@@ -374,14 +374,14 @@ def test_bubble_is_the_longest_pause_of_the_gpu_and_says_what_the_host_does() ->
 
     report = reported(stepped(body).trace(), live(SOURCE, 705))
 
-    bubble = report.views["timeline"]["bubble"]
+    bubble = report.views.timeline.bubble
     assert (bubble["start_ms"], bubble["end_ms"]) == (0.205, 0.705)
     assert bubble["text"] == "GPU waits 0.50 ms for the host, line 4"
 
 
 def test_heartbeat_is_on_the_clock_of_the_marks() -> None:
     machine = full()
-    beat = reported(machine.trace(), live(SOURCE, 1_740)).views["heartbeat"]
+    beat = reported(machine.trace(), live(SOURCE, 1_740)).views.heartbeat
 
     assert beat["marks_ms"] == pytest.approx([mark / 1000 for mark in [*machine.marks, machine.host]])
     assert max(beat["allocated"]) == 3_000_000

@@ -192,7 +192,7 @@ def test_one_operator_that_changed_is_no_clock() -> None:
 def test_two_files_are_judged_by_their_recorded_steps() -> None:
     # given two reports of plain traces: no unprofiled samples, but recorded steps in the views
     before = with_steps(sync(), per_step_ms=(), profiled_per_step_ms=(), baseline="none")
-    views = [{**step, "step_ms": step["step_ms"] / 2} for step in before.views["per_step"]]
+    views = [{**step, "step_ms": step["step_ms"] / 2} for step in before.views.per_step]
     after = dataclasses.replace(before, views={**before.views, "per_step": views})
     # when compared, then those are the samples, and it is said
     found = compare_reports(before, after)

@@ -145,7 +145,7 @@ def test_line_under_the_ladder(state: DeviceState, line: str) -> None:
     report = reported(state)
 
     assert device_line(state) == line
-    assert report.views["device_state"]["text"] == line
+    assert report.views.device_state.text == line
     assert line in " ".join(render_text(report, 400).split())
     assert line in render_html(report)
 
@@ -169,7 +169,7 @@ def test_state_survives_the_reports_json() -> None:
     report = reported(CAPPED)
     again = Report.from_dict(report.to_dict())
 
-    assert again.views["device_state"]["slowed_by"] == ["software power cap"]
+    assert again.views.device_state.slowed_by == ["software power cap"]
     assert render_text(again) == render_text(report)
 
 

@@ -63,7 +63,7 @@ def test_a_single_process_has_no_section() -> None:
 
 def test_parts_of_a_rank_add_up_to_its_step(small: Report) -> None:
     assert small.ranks is not None
-    for one in small.ranks["per_rank"]:
+    for one in small.ranks.per_rank:
         assert sum(one["breakdown"].values()) == pytest.approx(one["step_ms"])
 
 

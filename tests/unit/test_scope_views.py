@@ -65,7 +65,7 @@ def group_row(
 def test_a_training_steps_groups_are_in_the_report_and_survive_json() -> None:
     # given a recording with a range of the user's and a module, when the report is built
     report = built(training("attention", modules=("Net_0",)))
-    groups = report.views["groups"]
+    groups = report.views.groups
     # then there are rows by phase, range, module class and module, in ms of one step
     assert list(groups) == ["phase", "range", "module class", "module"]
     assert {row["name"]: round(row["device_ms"], 6) for row in groups["phase"]} == {
@@ -83,7 +83,7 @@ def test_a_training_steps_groups_are_in_the_report_and_survive_json() -> None:
 
 def test_torchs_own_optimizer_ranges_alone_are_no_group() -> None:
     # given a recording in which only torch named ranges, when the report is built, then the phases say it all
-    assert list(built(training()).views["groups"]) == ["phase"]
+    assert list(built(training()).views.groups) == ["phase"]
 
 
 def test_the_dashboard_folds_the_model_and_says_the_shares() -> None:
