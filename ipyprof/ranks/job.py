@@ -35,6 +35,7 @@ from ipyprof.ranks.summary import RankSummary, summarise
 from ipyprof.report.build import build_report
 from ipyprof.report.report import Report, TrustCheck
 from ipyprof.run import Alone, Judge, Run
+from ipyprof.show.output import Silent, Surface
 from ipyprof.trace.live import LiveRecord
 
 WAIT_S = 60.0

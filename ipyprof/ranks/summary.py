@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import field
 
 from ipyprof.analysis.intervals import covered, inside, intersection, sweep, union
 from ipyprof.analysis.profile import Profile
@@ -57,8 +58,8 @@ class RankSummary(Rank, frozen=True, omit_defaults=True):
     has_gpu: bool = False
     steps: tuple[int, ...] = ()
     unprofiled_ms: Ms | None = None
-    busy_ms: dict[str, Ms] = {}
-    phases_ms: dict[str, dict[str, Ms]] = {}
+    busy_ms: dict[str, Ms] = field(default_factory=dict)
+    phases_ms: dict[str, dict[str, Ms]] = field(default_factory=dict)
     kernels: Number = 0.0
     kinds: tuple[CollectiveKind, ...] = ()
     rows: tuple[tuple[int, int, int, int, int, int, int], ...] = ()
