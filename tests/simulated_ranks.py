@@ -89,7 +89,7 @@ def _summary(job: Job, rank: int, rows: Sequence[tuple[int, ...]], step_ns: floa
     own = {"compute": job.work / MS - 2.0, "copies": 0.0, "loader": 2.0, "runtime": 0.0, "host": 0.0}
     if part:
         own[part] += extra / MS
-    forward = {"compute": own["compute"], "host": own["host"]}
+    forward, none = {"compute": own["compute"], "host": own["host"]}, {"compute": 0.0, "host": 0.0}
     members = tuple(range(job.ranks))
     kind = CollectiveKind(name="allreduce", group="0", members=members, size=job.ranks, message_bytes=50_000_000)
     host = rank // job.per_host
@@ -106,7 +106,7 @@ def _summary(job: Job, rank: int, rows: Sequence[tuple[int, ...]], step_ns: floa
         steps=tuple(range(job.steps)),
         unprofiled_ms=step_ns / MS,
         busy_ms={key: own[key] for key in ("compute", "copies", "loader")},
-        phases_ms={"forward": forward, **dict.fromkeys(("backward", "optimizer"), {"compute": 0.0, "host": 0.0})},
+        phases_ms={"forward": forward, "backward": none, "optimizer": none},
         kernels=1000.0 + (50.0 if part == "compute" else 0.0),
         kinds=(kind,),
         rows=tuple((kind, step, *(at + rank * MS for at in times[:3]), *times[3:]) for kind, step, *times in rows),  # type: ignore[misc]
