@@ -25,11 +25,11 @@ from ipyprof.capture.repeated import AnySession, session_of
 from ipyprof.capture.steps import StepDetector
 from ipyprof.errors import OptionError
 from ipyprof.options import Options
+from ipyprof.report.build import now, report_of
 from ipyprof.report.repeats import put_together, with_repeats
 from ipyprof.report.report import Report, Source
-from ipyprof.saved import now, report_of, write_page
 from ipyprof.show.memory import failure_lines
-from ipyprof.show.output import Silent, Surface
+from ipyprof.show.output import Silent, Surface, write_page
 from ipyprof.show.perfetto import ORIGIN
 from ipyprof.trace.live import LiveRecord
 from ipyprof.trace.model import Trace, no_events
@@ -360,15 +360,15 @@ def step() -> None:
 
 
 def check_targets(options: Options) -> None:
-    """Before anything runs: ``--trace`` and ``--html`` can be files, and two of them; ``--logdir`` can be a folder.
+    """Before anything runs: what ``options`` asks to be written can be.
 
     Raises:
         OptionError: a folder is missing, what is there is no regular file or no folder, or both are one file.
     """
-    snapshot = options.memory_snapshot
-    if snapshot is not None:
-        check_snapshot(snapshot)
-    for name, target in (("trace", options.trace), ("html", options.html), ("memory-snapshot", snapshot)):
+    if options.memory_snapshot is not None:
+        check_snapshot(options.memory_snapshot)
+    targets = (("trace", options.trace), ("html", options.html), ("memory-snapshot", options.memory_snapshot))
+    for name, target in targets:
         if target is not None:
             files.check_target(name, target)
     if options.logdir is not None and (found := files.folder_obstacle(options.logdir)) is not None:

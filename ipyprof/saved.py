@@ -1,27 +1,20 @@
-"""Reports of what was saved: a trace, a report, the traces of several ranks; and reports written to files. No torch."""
+"""Reports of what was saved: a trace, a report, the traces of several ranks. No torch."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from os import PathLike
-from pathlib import Path
 
 import msgspec
 
-from ipyprof import files
-from ipyprof.analysis.profile import analyse
-from ipyprof.diagnosis.verdict import diagnose
+import ipyprof.show  # noqa: F401 (registers how reports show themselves)
 from ipyprof.errors import IpyprofError
 from ipyprof.ranks.files import load_ranks, short_name, trace_files
-from ipyprof.report.build import build_report
+from ipyprof.report.build import now, report_of
 from ipyprof.report.comparison import Comparison, compare_reports
 from ipyprof.report.report import Report, Source
-from ipyprof.show.html import render_page
 from ipyprof.trace.live import LiveRecord
-from ipyprof.trace.model import Trace
 from ipyprof.trace.reader import parse_trace, read_bytes
 
 _REPORT_KEYS = {"schema", "verdict", "breakdown"}
@@ -119,42 +112,6 @@ def load_all(path: str | PathLike[str]) -> tuple[Report, ...]:
         partial=live.partial,
     )
     return (report_of(trace, source),)
-
-
-def report_of(trace: Trace, source: Source, live: LiveRecord | None = None) -> Report:
-    """The report of a trace: analysed, diagnosed and built.
-
-    Args:
-        trace: as read.
-        source: where it came from.
-        live: what the run knows beside the trace; without, what the file carries of it.
-    """
-    profile = analyse(trace, live)
-    findings, verdict = diagnose(profile)
-    return build_report(profile, findings, verdict, source=source)
-
-
-def now() -> str:
-    """This second in UTC, as ISO 8601."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def write_page(report: Report, target: Path) -> None:
-    """The dashboard as an HTML page, there whole or not at all.
-
-    Raises:
-        OSError: ``target`` cannot be written.
-    """
-    files.write_text(render_page(report), target)
-
-
-def write_json(report: Report, target: Path) -> None:
-    """The report as JSON, there whole or not at all.
-
-    Raises:
-        OSError: ``target`` cannot be written.
-    """
-    files.write_text(json.dumps(report.to_dict(), allow_nan=False), target)
 
 
 def _of_files(name: str) -> Source:

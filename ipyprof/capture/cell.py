@@ -21,8 +21,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from ipyprof.capture.marking import Loop, find_loops, marked, ranged
-from ipyprof.capture.steps import Session, StepDetector
-from ipyprof.options import Options
+from ipyprof.capture.steps import StepDetector
 
 _AWAIT = "await at the top level of a profiled cell is not supported; use `with ipyprof.profile():` around it."
 
@@ -93,22 +92,22 @@ def compile_cell(shell: Any, cell: str, *, line_form: bool = False) -> CompiledC
     return CompiledCell(filename=filename, source=source, text=text, loops=tuple(loops.values()), parts=parts)
 
 
-def detector_for(compiled: CompiledCell, options: Options, session: Session) -> StepDetector:
-    """The detector of this cell's steps.
-
-    Raises:
-        UsageError: ``--loop`` or a comment names no loop of the cell.
-    """
-    return StepDetector(options, session, compiled.loops, compiled.text, filename=compiled.filename)
-
-
-def run_cell(shell: Any, compiled: CompiledCell, *, detector: StepDetector) -> object:
+def run_cell(shell: Any, compiled: CompiledCell, *, detector: StepDetector | None) -> object:
     """The value of the cell's last expression, for the shell to display; ``None`` without one.
 
-    What the cell raises goes through unchanged. The session is not finished here.
+    What the cell raises goes through unchanged. The session is not finished here; without a detector nothing is
+    measured.
     """
     __tracebackhide__ = "__ipython_bottom__"
     value: object = None
+    if detector is None:
+        for part in compiled.parts:
+            value = None
+            if part.mode == "eval":
+                value = eval(part.plain, shell.user_global_ns, shell.user_ns)
+            else:
+                exec(part.plain, shell.user_global_ns, shell.user_ns)
+        return value
     with shell.builtin_trap, detector:
         for number in range(detector.runs):
             detector.run_begins(number)

@@ -15,7 +15,7 @@ from ipyprof.formatting import percent_short
 from ipyprof.trace.model import Int64
 
 
-class Where(Record):
+class Where(Record, frozen=True):
     """The place a finding points to. ``line`` counts from 1; line 1 of a cell is the magic line."""
 
     operator: str | None = None
@@ -24,7 +24,7 @@ class Where(Record):
     scope: str | None = None
 
 
-class Site(Record):
+class Site(Record, frozen=True):
     """One place of several. ``count`` is per step; ``recoverable_ms`` is what curing this place alone would gain."""
 
     where: Where
@@ -33,7 +33,7 @@ class Site(Record):
     recoverable_ms: Ms | None
 
 
-class Finding(Record):
+class Finding(Record, frozen=True):
     """One cause, looked at.
 
     Attributes:
@@ -63,7 +63,7 @@ class Finding(Record):
     change: tuple[str, str] | None = None
 
 
-class Verdict(Record):
+class Verdict(Record, frozen=True):
     """The dominant bottleneck in one sentence of at most 25 words.
 
     Attributes:

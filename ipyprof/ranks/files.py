@@ -191,19 +191,17 @@ _ANOTHER_HAS_GONE = re.compile(r"connection (closed|reset|refused)|broken pipe|t
 """What collectives say on the other ranks when one rank is gone."""
 
 
-def load_ranks(paths: Sequence[Path], name: str) -> Report:
+def load_ranks(paths: Sequence[Path], source: Source) -> Report:
     """The report of several ranks' files; its step is that of the late rank, or of the first rank.
 
     Args:
-        name: what the user called them, for the report.
+        source: what the user gave.
 
     Raises:
         IpyprofError: none of the files is a trace.
     """
     from ipyprof.analysis.profile import analyse
     from ipyprof.ranks.summary import call_the_roll
-    from ipyprof.report.report import Source
-    from ipyprof.run import now
     from ipyprof.trace.reader import read_trace
 
     summaries, refused = read_summaries(paths)
@@ -218,7 +216,6 @@ def load_ranks(paths: Sequence[Path], name: str) -> Report:
     late = joint.comparison.straggler
     shown = next((one for one in roll.ranks if late is not None and one.rank == late.rank), roll.ranks[0])
     profile = analyse(read_trace(shown.path))
-    source = Source(kind="file", path=name, created=now())
     return build(roll, joint, profile, shown.rank, source)
 
 

@@ -27,7 +27,7 @@ from msgspec import structs
 
 from ipyprof.formatting import plural, shorten
 from ipyprof.options import Options
-from ipyprof.run import Delivery
+Delivery: Any = object
 from ipyprof.show.output import Silent
 
 if TYPE_CHECKING:
@@ -461,3 +461,8 @@ def bus_id() -> str | None:
     parts = [getattr(known, name, None) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")]
     domain, bus, device = (part if isinstance(part, int) else -1 for part in parts)
     return None if min(domain, bus, device) < 0 else f"{domain:04x}:{bus:02x}:{device:02x}"
+
+
+def judge_of(options: Options, surface: Surface) -> Any:
+    """The judge of a run that is one rank of a job, or ``None``."""
+    return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 from msgspec import structs
 
-from ipyprof.analysis.profile import Profile, amdahl_shares
+from ipyprof.analysis.profile import Profile, amdahl_shares, analyse
 from ipyprof.analysis.results import (
     Breakdown,
     Kernel,
@@ -17,15 +19,35 @@ from ipyprof.analysis.scopes import groups
 from ipyprof.analysis.timeline import breakdown_ms, breakdown_of, per_step, timeline
 from ipyprof.diagnosis.cause import Finding, Verdict
 from ipyprof.diagnosis.trust import checks
-from ipyprof.diagnosis.verdict import edited
+from ipyprof.diagnosis.verdict import diagnose, edited
 from ipyprof.diagnosis.words import NEXT_NAMES
 from ipyprof.report.memory import heartbeat, memory_detail, memory_of
 from ipyprof.report.repeats import with_repeats
 from ipyprof.report.report import Device, Report, Source, StepTimes, Throughput, TrustCheck, Views, Without
+from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.model import Trace
 
 MS = 1e6
 AMDAHL_ROWS = 10
 VERSION_KEYS = {"cuda": "cuda_runtime_version", "cupti": "cupti_version"}
+
+
+def report_of(trace: Trace, source: Source, live: LiveRecord | None = None) -> Report:
+    """The report of a trace: analysed, diagnosed and put together.
+
+    Args:
+        trace: as read.
+        source: where it came from.
+        live: what the run knows beside the trace; without, what the file carries of it.
+    """
+    profile = analyse(trace, live)
+    findings, verdict = diagnose(profile)
+    return build_report(profile, findings, verdict, source=source)
+
+
+def now() -> str:
+    """This second in UTC, as ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdict, *, source: Source) -> Report:

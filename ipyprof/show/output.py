@@ -7,12 +7,15 @@ verdict in one line; the report is an output of its own, and so is the panel: lo
 from __future__ import annotations
 
 import html
+import json
 import shutil
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ipyprof import history
+from ipyprof.files import write_text
 
 if TYPE_CHECKING:
     from ipyprof.report.report import Report
@@ -160,7 +163,6 @@ def show_panel(report: Report) -> bool:
     """Whether the panel was shown, as an output of its own. A front end without widgets costs nothing but the panel."""
     from IPython.display import display
 
-    from ipyprof.run import write_json, write_page
     from ipyprof.show.panel import build_panel, close_panel
 
     try:
@@ -180,3 +182,23 @@ def show_panel(report: Report) -> bool:
     except Exception:  # the report is shown already, and whole
         return False
     return True
+
+
+def write_page(report: Report, target: Path) -> None:
+    """The dashboard as an HTML page, there whole or not at all.
+
+    Raises:
+        OSError: ``target`` cannot be written.
+    """
+    from ipyprof.show.html import render_page
+
+    write_text(render_page(report), target)
+
+
+def write_json(report: Report, target: Path) -> None:
+    """The report as JSON, there whole or not at all.
+
+    Raises:
+        OSError: ``target`` cannot be written.
+    """
+    write_text(json.dumps(report.to_dict(), allow_nan=False), target)

@@ -12,7 +12,7 @@ def live_seconds(steps: int = 400, device: str = "cpu", *, table: bool = True) -
     import torch
 
     from ipyprof.report.report import Source
-    from ipyprof.run import report_of
+    from ipyprof.report.build import report_of
     from ipyprof.show.html import bundle
     from ipyprof.trace.reader import read_trace
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ipyprof.report.report import Report, Source
-from ipyprof.run import report_of
+from ipyprof.report.build import report_of
 from ipyprof.show.html import render_page
 from ipyprof.trace.kinds import Kind
 from ipyprof.trace.reader import parse_trace
