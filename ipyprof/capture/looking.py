@@ -1,8 +1,8 @@
 """Looks at the user's objects without running their code.
 
 ``type(o)`` and never ``isinstance``; containers by their unbound methods, an instance's names by its class's own
-descriptors, a class by those of ``type``. So a class with a hostile ``__getattr__``, ``__iter__`` or ``__len__`` sees no
-call, and what is lazy stays lazy.
+descriptors, a class by those of ``type``. So a class with a hostile ``__getattr__``, ``__iter__`` or ``__len__`` sees
+no call, and what is lazy stays lazy.
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ _OPAQUE: tuple[type, ...] = (
 )  # fmt: skip
 OPAQUE = frozenset(map(id, _OPAQUE))
 """Ids of classes that keep objects without a way to them: caches, iterators, generators that wait."""
-_FROM_THE_END = {list: list.__reversed__, deque: deque.__reversed__, dict: lambda value: reversed(dict.items(value))}
-_FROM_THE_START: dict[type, Callable[[Any], Any]] = {
+_Items = dict[type, Callable[[Any], Any]]
+_FROM_THE_END: _Items = {
+    list: list.__reversed__,
+    deque: deque.__reversed__,
+    dict: lambda value: reversed(dict.items(value)),
+}
+_FROM_THE_START: _Items = {
     list: list.__iter__,
     tuple: tuple.__iter__,
     deque: deque.__iter__,

@@ -68,7 +68,7 @@ def read_message(text: str, *, line: int | None = None) -> OutOfMemory:
         >>> read_message("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has").tried_bytes
         2147483648
     """
-    sizes = {name: _first(patterns, text) for name, patterns in _PARTS.items()}
+    sizes: dict[str, Any] = {name: _first(patterns, text) for name, patterns in _PARTS.items()}
     reserved, allowed = _first(_RESERVED, text), _first(_ALLOWED, text)
     if sizes["unused_bytes"] is None and reserved is not None and sizes["allocated_bytes"] is not None:
         sizes["unused_bytes"] = reserved - sizes["allocated_bytes"]

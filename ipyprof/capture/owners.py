@@ -5,8 +5,8 @@ walked by their saved tensors, of which those with hooks (checkpointing, offload
 
 Of several names for one storage, in this order: a parameter's, gradient's or state's name in its module; the shortest
 name from the notebook's variables, then from locals of running functions, then from those of the cell's error (breadth
-first); names from around the shell; ``Out[n]``; ``_``, ``__``, ``___``; and last what only a graph has saved. What comes
-out is text and numbers: no reference is kept.
+first); names from around the shell; ``Out[n]``; ``_``, ``__``, ``___``; and last what only a graph has saved. What
+comes out is text and numbers: no reference is kept.
 
 A notebook may hold more than there is time for, such as lists of lists. So each of these kinds of names has a part of
 the limits that those before it cannot use up, and tensors, modules and optimizers go before containers.
@@ -173,7 +173,7 @@ def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
         yield spaces
     finally:
         for names in spaces:
-            names.clear()  # type: ignore[attr-defined]
+            names.clear()
         while copies:
             copy = copies.pop()
             if sys.getrefcount(copy) <= 3:  # the frame's, ours, and the call's: nobody else looks at it

@@ -32,7 +32,7 @@ from ipyprof.show.output import Silent
 
 if TYPE_CHECKING:
     from ipyprof.capture.recording import Recording
-    from ipyprof.capture.repeated import AnySession
+    from ipyprof.capture.session import Session
     from ipyprof.ranks.judge import Joint
     from ipyprof.ranks.summary import HostFacts, RankSummary, Roll
     from ipyprof.report.report import Report
@@ -65,7 +65,7 @@ class RankDelivery(Delivery):
         if self._here is not None and self._here.rank > 0:
             self._page_file = None
 
-    def finish(self, session: AnySession, error: BaseException | None) -> None:
+    def finish(self, session: Session, error: BaseException | None) -> None:
         __tracebackhide__ = True
         self._error = error
         super().finish(session, error)

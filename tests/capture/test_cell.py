@@ -14,9 +14,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import output_can_be_silenced
 
 import __main__
-from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.options import Options
-from tests.capture.fake_session import FakeSession, Run
+from tests.capture.fake_session import FakeSession, Run, detector_for
 from tests.colours import without_colours
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.capture.memory import out_of_memory, read_message
 from ipyprof.capture.session import Session
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord, OutOfMemory
+from tests.capture.fake_session import detector_for
 
 GIB, MIB = 2**30, 2**20
 NEW = (

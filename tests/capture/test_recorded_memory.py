@@ -15,12 +15,13 @@ from torch.profiler import _KinetoProfile
 
 from ipyprof.analysis.memory import DeviceMemory, MemorySummary, memory_view
 from ipyprof.analysis.steps import find_steps
-from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.capture.profiler import Profiler
 from ipyprof.capture.session import Session
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord
 from ipyprof.trace.reader import parse_trace
+from tests.capture.fake_session import detector_for
 
 SETUP = """
 import torch

@@ -79,10 +79,6 @@ class TestPhases:
     def test_the_recorded_steps_are_whole_cycles(self, length: int | None, active: int) -> None:
         assert phases_for(Options(), length=length, cycle=4).active == active
 
-    @pytest.mark.parametrize(("length", "cold"), [(2, True), (3, False), (None, False)])
-    def test_only_recording_from_the_second_step_on_is_cold(self, length: int | None, cold: bool) -> None:
-        assert phases_for(Options(), length=length).cold is cold
-
 
 class TestLoops:
     @pytest.mark.parametrize(
