@@ -27,6 +27,7 @@ from msgspec import structs
 
 from ipyprof.formatting import plural, shorten
 from ipyprof.options import Options
+
 Delivery: Any = object
 from ipyprof.show.output import Silent
 

@@ -283,7 +283,7 @@ class TestLoops:
 
     def test_what_was_described_is_kept(self) -> None:
         session = Session(Options(items=32, unit="samples"), source="the cell")
-        session.describe(how="loop at line 2", mark="loop", loop_line=2, loop_is_for=True, alternatives=["x"])
+        session.describe(how="loop at line 2", mark="loop", loop_line=2, loop_is_for=True, alternatives=("x",))
 
         run_loop(session, 9)
         live = session.finish().live

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipyprof import api
+from ipyprof import saved
 from ipyprof.analysis.profile import analyse
 from ipyprof.diagnosis.trust import checks, confidence
 from ipyprof.diagnosis.verdict import CAUSES, diagnose
@@ -114,7 +114,7 @@ def test_a_page_of_a_cut_file_does_not_say_that_there_is_no_gpu(tmp_path: Path) 
     path = tmp_path / "trace.json"
     path.write_bytes(cut_before(recording(live("", 2_004, utilization=0.99)), b"cuda_runtime", 0))
 
-    report = api.load(path)
+    report = saved.load(path)
 
     assert report.device is None
     assert device_text(report) == "no GPU work recorded"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from ipyprof.ranks.files import judge
 from ipyprof.ranks.report import chosen_rows, lane_view, ranks_value
@@ -63,7 +63,7 @@ def test_a_single_process_has_no_section() -> None:
 
 def test_parts_of_a_rank_add_up_to_its_step(small: Report) -> None:
     assert small.ranks is not None
-    for one in small.ranks["per_rank"]:
+    for one in small.ranks.per_rank:
         assert sum(one["breakdown"].values()) == pytest.approx(one["step_ms"])
 
 
