@@ -281,6 +281,20 @@ def without_marks(program: Program, trace: Trace, steps: Steps, live: LiveRecord
     return program.cut(np.concatenate(start), np.concatenate(end), records=False)
 
 
+def with_waits(program: Program, wait_ns: float) -> tuple[Program, float]:
+    """(the program whose steps wait ``wait_ns`` for their batches, ns that the recorded ones waited).
+
+    A program that fetches nothing stays as it is.
+    """
+    fetches = program.gap_host == Host.DATA_LOADING
+    recorded = float(program.gap[fetches].sum())
+    if recorded <= 0:
+        return program, 0.0
+    gap = np.where(fetches, program.gap * (wait_ns * program.steps / recorded), program.gap)
+    events = np.where(fetches, 0.0, program.gap_events)
+    return replace(program, gap=gap, gap_events=events), recorded / program.steps
+
+
 def _marks_called(steps: Steps, live: LiveRecord) -> tuple[Int64, int]:
     """(steps,) when the mark that ended each step was called, and how long before that is still its own doing.
 
@@ -425,5 +439,6 @@ __all__ = [
     "Program",
     "build_program",
     "loader_spans",
+    "with_waits",
     "without_marks",
 ]

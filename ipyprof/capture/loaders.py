@@ -49,11 +49,13 @@ class Loaders:
 
     Attributes:
         on: nothing is counted once it is false.
+        waited: is told each wait: the iterator, ns, whether an epoch began with it.
         entered_ns: id of an iterator → when its fetch began.
     """
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.on = True
+        self.waited: Callable[[Any, int, bool], None] = _ignore
         self._clock = clock
         self._loaders: dict[tuple[int, type, Any], _Loader] = {}
         self._started: dict[int, int] = {}  # id of an iterator → when its epoch began
@@ -84,9 +86,11 @@ class Loaders:
             loader.epochs += 1
             if begun is not None:
                 loader.first.append(now - begun)
+                self.waited(iterator, now - begun, True)
         elif entered is not None:
             loader.later.append(now - entered)
             loader.later_total += now - entered
+            self.waited(iterator, now - entered, False)
 
     def _of(self, iterator: Any) -> _Loader:
         """The loader of an iterator: each epoch has an iterator of its own unless the workers persist."""
@@ -111,6 +115,10 @@ class Loaders:
             )
             for loader in ranked
         )
+
+
+def _ignore(_iterator: Any, _ns: int, _first: bool) -> None:
+    """Nobody asked."""
 
 
 def _facts(iterator: Any) -> dict[str, Any]:

@@ -30,12 +30,16 @@ from msgspec import structs
 
 from ipyprof.capture import baseline, nvml, probes
 from ipyprof.capture import torch_doors as doors
+from ipyprof.capture.loop_clock import LoopClock
 from ipyprof.capture.memory import Holdings
 from ipyprof.capture.notes import Notes
-from ipyprof.capture.profiler import Profiler, ProfilerState, already_on, uninterrupted
+from ipyprof.capture.profiler import Profiler, ProfilerState, already_on, profiled_before, uninterrupted
 from ipyprof.capture.recording import LineRanges, RecordedSteps, Recording, export
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord
+
+BEFORE_NS = 1_000_000_000
+BEFORE_SHARE = 4
 
 
 class Phase(Enum):
@@ -103,6 +107,18 @@ class Course:
         self.index, self.cycle, self.more = 0, 1, options.repeat - 1
         self.phases = phases_for(options, length=None)
         self._share_out_between()
+
+    def waits_on(self, laps: baseline.Laps) -> bool:
+        """Whether the wait goes on though its steps are over: before the first profiler of a process the steps cost
+        what they cost without one, and behind it no more. For a second, and a quarter of a loop of known length."""
+        if self._options.wait is not None or self._length is None or self.index >= self._length // BEFORE_SHARE:
+            return False
+        window = laps.window_ns
+        return window is None or window[1] - window[0] < BEFORE_NS
+
+    def waited(self) -> None:
+        """The wait ends with the step that is just over."""
+        self.phases = replace(self.phases, wait=max(self.index, self.phases.wait))
 
     @property
     def cold(self) -> bool:
@@ -181,6 +197,7 @@ class Session:
         recording: true only while steps are recorded.
         over: no mark changes anything any more.
         result: the recordings, ``None`` until they are complete.
+        clock: of all steps, to the end of the cell; it goes on when the run is over.
     """
 
     def __init__(
@@ -195,6 +212,7 @@ class Session:
     ) -> None:
         self.recording = self.over = False
         self.result: Recording | None = None
+        self.clock = LoopClock(cell_name)
         self._course = Course(options)
         self._options = options
         self._status = status
@@ -285,7 +303,9 @@ class Session:
             self._hand_out()
         with uninterrupted():
             self._release()
-        return self.result or self._without_trace()
+            self._notes.shielded(self.clock.stop)
+        result = self.result or self._without_trace()
+        return replace(result, live=structs.replace(result.live, loop=self._notes.shielded(self.clock.result)))
 
     # -- at a mark --
 
@@ -296,15 +316,27 @@ class Session:
         if not self._in_own_thread:
             self._notes.add("thread", "warn", "a step mark in another thread was not counted")
             return
+        self.clock.mark(opens=opens)
         if self._phase in (Phase.WAIT, Phase.AFTER) and self._stays(opens):
             return
-        self._guarded(self._transition, line, opens)
-        self._hand_out()
+        self._change(line, opens)
+
+    def _change(self, line: int | None, opens: bool) -> None:
+        """A phase ends: all that follows of it is ours, and no time of the loop's."""
+        with self.clock.pause():
+            self._guarded(self._transition, line, opens)
+            self._hand_out()
+        self.clock.profiled(self._phase in (Phase.WARMUP, Phase.ACTIVE))
+
+    def _only_timed(self, _line: int | None, opens: bool) -> None:
+        """A mark of a run that is over."""
+        if self._in_own_thread:
+            self.clock.mark(opens=opens)
 
     def _late_mark(self, *_mark: object) -> None:
         """A mark after another thread ended the run: the profiler goes off here, where it was started."""
         if self._in_own_thread:
-            self._at_mark = _nothing
+            self._at_mark = self._only_timed
             with uninterrupted():
                 self._release()
 
@@ -315,7 +347,9 @@ class Session:
         laps.mark(baseline.stamp(), opens=opens)
         self._course.index += opens
         if waits:
-            return not opens or self._course.index < self._course.phases.wait
+            if not opens or self._course.index < self._course.phases.wait:
+                return True
+            return not profiled_before() and torch.cuda.is_available() and self._course.waits_on(laps)
         return not (self._course.has_baseline(laps) or (not opens and len(laps)))
 
     def _transition(self, line: int | None, opens: bool) -> None:
@@ -338,6 +372,8 @@ class Session:
 
     def _leave_wait(self, line: int | None) -> None:
         self._wait.pause()
+        self._course.waited()
+        self._known["profiled_before"] = profiled_before()
         if already_on():
             self._refuse()
             self._phase = Phase.AFTER
@@ -519,7 +555,7 @@ class Session:
         self.recording = False
         self._partial = TAKEN
         self._phase = Phase.OVER
-        self._at_mark, self.over = _nothing, True
+        self._at_mark, self.over = self._only_timed, True
 
     def _refuse(self) -> None:
         """Go on without a recording, because the user's profiler is on."""
@@ -562,10 +598,11 @@ class Session:
             self._made.append(last)
             self._course.again()
             self._begin_anew(self._after.settled())
-            self._boundary(line, True)
+            if not self._stays(True):
+                self._change(line, True)
             return
         self.over = True
-        self._at_mark = _nothing if self._in_own_thread else self._late_mark
+        self._at_mark = self._only_timed if self._in_own_thread else self._late_mark
         self.result = last if self._options.repeat == 1 else self._put_together(last, error, cut_off=cut_off)
 
     def _recorded(self) -> Recording:
@@ -581,7 +618,9 @@ class Session:
                 text = f"the recording could not be written: {type(failure).__name__}: {failure}"
                 notes.add("profiler", "fail", text)
         wait_ns, after_ns, profiled_ns = (laps.durations_ns() for laps in (self._wait, self._after, steps.laps))
-        name, samples = baseline.choose(after_ns, wait_ns, profiled_ns, closed=self._after.closed)
+        first = not self._known.get("profiled_before", False)
+        name, samples = baseline.choose(after_ns, wait_ns, profiled_ns, closed=self._after.closed, first=first)
+        host_ns = {"after": self._after.settled().host_ns(), "before": self._wait.host_ns()[baseline.COLD :]}
         windows = [window for laps in (self._after, self._wait, steps.laps) if (window := laps.window_ns)]
         utilization, state = notes.shielded(self._device.finish, windows) or (None, None)
         fields = self._described | self._known | self._holdings.fields
@@ -594,7 +633,9 @@ class Session:
             baseline_ns=samples,
             baseline=name,
             baseline_closing=name == "after_first" and self._after.closed and len(after_ns) == 1,
-            baseline_host_ns=self._after.settled().host_ns() if name == "after" else (),
+            baseline_host_ns=host_ns.get(name, ()),
+            attached=baseline.attached(after_ns, wait_ns) if name == "before" else None,
+            loop=notes.shielded(self.clock.result),
             wait_ns=wait_ns,
             profiled_ns=profiled_ns,
             closing_ns=tuple(steps.closing_ns),
@@ -718,7 +759,3 @@ def _holds_a_step(recording: Recording) -> bool:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _nothing(_line: int | None, _opens: bool) -> None:
-    """The mark of a run that is over."""

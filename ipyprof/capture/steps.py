@@ -350,7 +350,7 @@ class StepDetector:
             try:
                 session.mark(line)
                 if session.over:
-                    self._be_done()
+                    self._only_time(line)
                 return session.recording
             except Exception as error:
                 self._fail(error)
@@ -373,10 +373,7 @@ class StepDetector:
         self._session.mark(running_line(self._filename))
 
     def _mark_event(self) -> None:
-        if self._session.over:
-            self._be_done()
-        else:
-            self._session.mark(running_line(self._filename))
+        self._session.mark(None if self._session.over else running_line(self._filename))
 
     def _is_recording(self) -> bool:
         return self._session.recording
@@ -431,6 +428,22 @@ class StepDetector:
             self._watch.forget_backward()
             self._watch.on_step = self._watch.on_batch = instead
 
+    def _only_time(self, line: int) -> None:
+        """All is recorded: the steps of the chosen loop are timed until the cell ends, and nothing else is looked at."""
+        self._leave_watching(_ignore)
+        mark = self._session.mark
+
+        def step() -> bool:
+            mark(line)
+            return False
+
+        around = self._evidence.around(self._chosen) if self._chosen is not None else ()
+        for state in self._evidence.states:
+            if state is self._chosen:
+                self._names.set(step_name(state.loop.index), step)
+            elif state not in around:
+                self._names.set(step_name(state.loop.index), bool)
+
     def _be_done(self) -> None:
         """No mark means anything any more: make each as cheap as can be."""
         self._closed = True
@@ -449,6 +462,7 @@ class StepDetector:
                 self._names.set(step_name(state.loop.index), self._watched_step(state))
             if self._way not in ("call", "cell"):
                 self._watch = Watch(self._on_step, self._on_batch, self._evidence.backward_ran)
+                self._watch.loaders.waited = self._session.clock.waited
                 if self._launched is None:
                     self._evidence.launched = Launches()
         except BaseException:

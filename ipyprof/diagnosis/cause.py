@@ -126,13 +126,14 @@ def gain_of(profile: Profile, edited: Program, before: Program | None = None, be
     base = profile.replayed.step_ns
     if before is not None:
         base = profile.step_without(before) if before_ns is None else before_ns
-    step = profile.step_ns if before is None else max(profile.step_ns - (profile.replayed.step_ns - base), 1.0)
+    typical = profile.step_ns if before is None else max(profile.step_ns - (profile.replayed.step_ns - base), 1.0)
+    step = typical + profile.unlike_ns
     # An edit that finds nothing to take out gives the program back.
     if edited is (profile.program if before is None else before):
         return Gain(step_ns=step, recoverable_ns=0.0)
     recovered = max(base - profile.step_without(edited), 0.0)
     # Where replay and step differ, so does what is left: the GPU's own work is left in any case.
-    most = min(max(step - device_work_ns(edited), 0.0), step * 0.999)
+    most = min(max(typical - device_work_ns(edited), 0.0), typical * 0.999)
     return Gain(step_ns=step, recoverable_ns=min(recovered, most))
 
 

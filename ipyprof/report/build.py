@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 
 from msgspec import structs
 
+from ipyprof.analysis.loop import account_of
 from ipyprof.analysis.profile import Profile, amdahl_shares, analyse
 from ipyprof.analysis.results import (
     Breakdown,
@@ -75,7 +76,7 @@ def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdi
         device=busiest,
         devices=devices,
         steps=_steps(profile),
-        breakdown=breakdown_ms(parts, gpu=gpu) if parts is not None else Breakdown(),
+        breakdown=_breakdown(profile),
         runtime_detail=runtime,
         communication_total_ms=whole.communication_total_ns / MS if whole is not None and gpu else None,
         utilization=_utilization(profile),
@@ -86,9 +87,17 @@ def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdi
         findings=findings,
         verdict=verdict,
         trust=tuple(TrustCheck(check=c.check, status=c.status, text=c.text) for c in checks(profile)),
+        account=account_of(live, profile.pace),
         views=_views(profile, verdict),
     )
     return report if live is None or live.repeats is None else with_repeats(report, live.repeats)
+
+
+def _breakdown(profile: Profile) -> Breakdown:
+    if profile.breakdown is None:
+        return Breakdown()
+    typical = breakdown_ms(profile.breakdown.parts, gpu=profile.has_gpu)
+    return structs.replace(typical, unlike_steps=profile.unlike_ns / MS) if profile.unlike_ns else typical
 
 
 def _views(profile: Profile, verdict: Verdict) -> Views:
@@ -128,7 +137,7 @@ def _environment(profile: Profile) -> dict[str, str | None]:
 
 def _steps(profile: Profile) -> StepTimes:
     live = profile.live
-    step_ms = None if profile.step_ns is None else profile.step_ns / MS
+    step_ms = None if profile.loop_ns is None else profile.loop_ns / MS
     throughput = None
     if live is not None and live.items is not None and step_ms:
         throughput = Throughput(value=live.items / step_ms * 1000, unit=f"{live.unit}/s")
@@ -136,6 +145,7 @@ def _steps(profile: Profile) -> StepTimes:
         count=profile.steps.count,
         how=live.how if live is not None and live.how else profile.steps.how,
         step_ms=step_ms,
+        typical_step_ms=None if profile.step_ns is None else profile.step_ns / MS,
         profiled_step_ms=None if profile.profiled_step_ns is None else profile.profiled_step_ns / MS,
         overhead=profile.overhead,
         per_step_ms=tuple(ns / MS for ns in live.baseline_ns) if live is not None else (),

@@ -7,7 +7,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ipyprof.capture.cell import CompiledCell, compile_cell, run_cell
+from ipyprof.capture.loop_clock import LoopClock
 from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
 from ipyprof.trace.live import LoaderSeen
@@ -30,6 +31,7 @@ class FakeSession:
         self.loaders: Callable[[], tuple[LoaderSeen, ...]] = tuple
         self.recording = False
         self.over = False
+        self.clock = LoopClock()
         self._record = record
         self._over_after = over_after
 
