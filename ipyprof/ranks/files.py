@@ -5,6 +5,7 @@ Run as a module it is such a process: paths come on standard input, one in a lin
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import json
 import os
@@ -267,8 +268,9 @@ def build(
     from ipyprof.report.build import build_report
     from ipyprof.report.report import Ranks, TrustCheck
 
-    findings, verdict = join(joint, *diagnose(profile), shown=shown, has_gpu=profile.has_gpu)
-    report = build_report(profile, findings, verdict, source=source)
+    found = diagnose(profile)
+    findings, verdict = join(joint, found.findings, found.verdict, shown=shown, has_gpu=profile.has_gpu)
+    report = build_report(profile, dataclasses.replace(found, findings=findings, verdict=verdict), source=source)
     trust = tuple(TrustCheck(check=check, status=status, text=text) for check, status, text in joint.notes)
     ranks = msgspec.convert(ranks_value(roll, joint, shown, kept or {}), Ranks)
     return structs.replace(report, ranks=ranks, trust=(*report.trust, *trust))

@@ -92,19 +92,19 @@ class RankDelivery(Delivery):
         from ipyprof.report.build import build_report
 
         profile = analyse(self._read(recording), live)
-        findings, verdict = diagnose(profile)
+        diagnosis = diagnose(profile)
         source = self._source(live)
         here = self._rank()
         if here is None:
             self._met = True
-            report = build_report(profile, findings, verdict, source=source)
+            report = build_report(profile, diagnosis, source=source)
             return _noted(report, "no other rank was found: start the script with torchrun, or leave ranks out")
         from ipyprof.ranks.summary import summarise
 
         summary = summarise(profile, rank=here.rank, rank_from="process", facts=facts_of_process(live))
         found = self._meet(replace(summary, error=live.partial), live)
         if found is None:
-            report = build_report(profile, findings, verdict, source=source)
+            report = build_report(profile, diagnosis, source=source)
             return report if here.rank else _noted(report, "the job's store does not answer: this rank alone is shown")
         roll, joint, kept = found
         if joint.stopped and not source.partial:
