@@ -128,7 +128,7 @@ class RankOfJob:
         live = run.live(recording)
         profile = analyse(run.read(recording), live)
         joint = self._meet(run, with_machine(summarise(profile), live), live)
-        report = build_report(profile, *diagnose(profile), source=run.source(live))
+        report = build_report(profile, diagnose(profile), source=run.source(live))
         if joint is None:
             first = self._world.rank == 0
             return recording, _noted(

@@ -15,6 +15,7 @@ from IPython.core.magic import output_can_be_silenced
 
 import __main__
 from ipyprof.capture.cell import compile_cell, run_cell
+from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
 from tests.capture.fake_session import FakeSession, Run
 from tests.colours import without_colours

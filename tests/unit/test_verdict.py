@@ -11,12 +11,12 @@ import hypothesis
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
+from ipyprof.diagnosis.words import BOUND_OF, headline, healthy_headline
 
 from ipyprof.analysis.profile import Profile, analyse
 from ipyprof.diagnosis import verdict as verdict_module
 from ipyprof.diagnosis.cause import Finding, Site, Verdict, Where
 from ipyprof.diagnosis.verdict import CAUSES, diagnose
-from ipyprof.diagnosis.words import BOUND_OF, headline, healthy_headline
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 
