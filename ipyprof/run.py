@@ -86,8 +86,8 @@ class Alone:
 class Run:
     """One run. Used as a context manager it gives the step detector, or ``None`` while another run is on.
 
-    Of several threads exactly one gets a run; a refusal is said once, however often it is tried. When the block ends
-    the report is handed out, unless that was done while a loop went on.
+    Of several threads exactly one gets a run; a refusal is said once, however often it is tried. The report is handed
+    out as soon as it can be made, while a loop goes on, and brought up to date with the whole loop when the block ends.
 
     Args:
         options: of the run.
@@ -132,7 +132,8 @@ class Run:
         self._on = ExitStack()
         self._kept_for_panel = False
         self._shown: Recording | None = None
-        self._done = False
+        self._early: Recording | None = None  # its report was shown while the loop went on
+        self._done = self._goes_on = False
         self._process = os.getpid()
         # The cell may change the working directory.
         self.trace_file = None if options.trace is None else options.trace.absolute()
@@ -149,6 +150,7 @@ class Run:
             return None
         with ExitStack() as on:
             on.callback(_runs.remove, self)
+            on.callback(self.surface.close)
             on.enter_context(_kineto_is_quiet())
             session = Session(
                 self.options,
@@ -172,8 +174,9 @@ class Run:
         __tracebackhide__ = True
         self._on.__exit__(kind, error, traceback)  # the report, and then the next run may come
 
-    def deliver(self, recording: Recording) -> None:
-        """Hand the report of a complete recording out, the first time only; the recording's file is gone afterwards.
+    def deliver(self, recording: Recording, *, early: bool = True) -> None:
+        """Hand the report of a complete recording out, the first time only; the recording's file is gone afterwards,
+        unless the loop goes on (``early``).
 
         After an interrupt the recording is still there, for the end of the run.
         """
@@ -181,6 +184,7 @@ class Run:
         if self._done:
             return
         try:
+            self._goes_on = early and len(recording.every) == 1 and self._judge.first
             with self._judge.around(self, recording):
                 self._deliver(recording)
         except KeyboardInterrupt as interrupt:
@@ -188,7 +192,10 @@ class Run:
         except BaseException:
             self._give_up(recording)
             raise
-        self._give_up(recording)
+        if self._goes_on and self.report is not None:
+            self._done, self._early = True, recording
+        else:
+            self._give_up(recording)
 
     def read(self, recording: Recording) -> Trace:
         """The recorded trace; without one, a trace of no events."""
@@ -228,13 +235,38 @@ class Run:
             if self._done and error is not None:
                 self._tell_failure(error)
             try:
-                self.deliver(session.finish(error))
+                recording = session.finish(error)
+                if self._early is None:
+                    self.deliver(recording, early=False)
+                else:
+                    self._bring_up_to_date(recording)
             except KeyboardInterrupt as interrupt:
                 self._interrupted(session.finish())  # what was interrupted may have left something on
                 if error is None:
                     raise interrupt.with_traceback(None) from None
         finally:
             self._keep(self.report)
+
+    def _bring_up_to_date(self, recording: Recording) -> None:
+        """The report once more, with what the whole loop showed, in the place of the one that was shown early."""
+        before, live = self.report, self.live(recording)
+        try:
+            self.report = report_of(self.read(recording), self.source(live), live)
+            if before is not None:
+                history.replace(before, self.report)
+            self._keep_for_panel(recording, live)
+            self.surface.update(self.report)
+        except Exception as failure:  # the early report stands
+            self.report = before
+            self.surface.say(f"ipyprof could not read its recording again: {type(failure).__name__}: {failure}")
+        self._end(recording, live)
+        self._early = None
+        self._give_up(recording)
+
+    def _end(self, recording: Recording, live: LiveRecord) -> None:
+        """Write the files, and say so in the last line."""
+        headline = "no report" if self.report is None else self.report.verdict.headline
+        self.surface.end(" · ".join([headline, *self._write(recording, live)]))
 
     def _deliver(self, recording: Recording) -> None:
         live = self.live(recording)
@@ -244,24 +276,24 @@ class Run:
             self.surface.end("nothing was recorded")
             self.surface.say(f"ipyprof: nothing was recorded: {why}.")
             return
-        headline = ""
         try:
             if self.report is None:
                 self._shown, self.report = self._judge.report(self, recording)
                 recording, live = self._shown, self.live(self._shown)
                 history.remember(self.report)
-            headline = self.report.verdict.headline
             self._keep_for_panel(recording, live)
-            self.surface.show(self.report)
+            self.surface.show(self.report, goes_on=self._goes_on)
         except Exception as failure:
             text = " ".join(str(failure).split())
             kept = self._kept(recording, live)
             self.surface.say(f"ipyprof could not read its recording: {type(failure).__name__}: {text}{kept}")
-        written = self._write(recording, live)
         for check, status, text in recording.live.notes:
             if recording.trace_path is None and check == "profiler" and status != "ok":
                 self.surface.say(f"ipyprof: {text}.")
-        self.surface.end(" · ".join([headline or "no report", *written]))
+        if self._goes_on and self.report is not None:
+            self.surface.end(f"{self.report.verdict.headline} The loop goes on; its report is final when it ends.")
+        else:
+            self._end(recording, live)
 
     def _give_up(self, recording: Recording) -> None:
         self._done = True
@@ -288,7 +320,7 @@ class Run:
 
     def _interrupted(self, recording: Recording) -> None:
         """Keep the trace of a report that was not made; write the files of one that was."""
-        if self._done:
+        if self._done and self._early is None:
             return
         whole, recording = recording, self._shown or recording
         try:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,7 +40,7 @@ class LoopClock:
         self._more_steps = self._more_ns = 0
         self._waited_ns = 0
         self._epoch_start = False
-        self._iterator: Any = None
+        self._iterator: Callable[[], Any] = _none  # weak: what is alive keeps its workers alive
         self._ours_ns = self._ours_in_step_ns = 0
         self._paused_before = False
         self._pausing_ns: int | None = None
@@ -65,7 +66,7 @@ class LoopClock:
 
     def waited(self, iterator: Any, ns: int, epoch_start: bool) -> None:
         """The loop waited for a batch of this iterator, the first of an epoch or a later one."""
-        self._iterator = iterator
+        self._iterator = weakref.ref(iterator)
         self._waited_ns += ns
         self._epoch_start |= epoch_start
 
@@ -144,7 +145,8 @@ class LoopClock:
             self._more_steps += 1
             self._more_ns += ns
             return
-        ready, made, busy = stock_of(self._iterator) if self._iterator is not None else (-1, -1, False)
+        iterator = self._iterator()
+        ready, made, busy = stock_of(iterator) if iterator is not None else (-1, -1, False)
         self._steps.append(
             LoopStep(
                 ns=ns,
@@ -162,6 +164,10 @@ class LoopClock:
     def _look(self, on: bool) -> None:
         if self._sampler is not None:
             self._sampler.pause(not on)
+
+
+def _none() -> None:
+    """No iterator was seen."""
 
 
 def stock_of(iterator: Any) -> tuple[int, int, bool]:
