@@ -43,6 +43,7 @@ class Comparison:
         ranks: for the report, without who is missing and the sentence. Its ``state`` is ``straggler``, ``balanced``,
             ``varying`` (late ranks change from step to step) or ``unknown``.
         reason: why it is unknown, or empty.
+        gpu: the ranks have device work.
         recorded_ms: one recorded step, of which the delays are: the longest of the ranks.
         usual_ms: the largest delay of a step, the median over the steps; worst_ms: the largest of all.
         clocks: how the clocks were brought together; apart: ranks that share no collective with the others.
@@ -52,6 +53,7 @@ class Comparison:
 
     ranks: Ranks
     reason: str = ""
+    gpu: bool = False
     recorded_ms: float = 0.0
     usual_ms: float = 0.0
     worst_ms: float = 0.0
@@ -63,39 +65,45 @@ class Comparison:
 
 def compare(summaries: Sequence[RankSummary]) -> Comparison:
     """Who is late among these ranks, each of which stands here once."""
-    found, unmatched = match(summaries)
-    groups = [group for group in found if len(group.columns) > 1]
-    step_ms = _step_ms(summaries)
+    matched, unmatched = match(summaries)
+    groups = [group for group in matched if len(group.columns) > 1]
     ranks = Ranks(
-        count=len(summaries), state="unknown", step_ms=step_ms, per_rank=tuple(one.row() for one in summaries)
+        count=len(summaries),
+        state="unknown",
+        step_ms=_step_ms(summaries),
+        per_rank=tuple(one.row() for one in summaries),
     )
+    gpu = any(one.has_gpu for one in summaries)
+    found = Comparison(ranks=ranks, reason=_why_nothing(summaries), gpu=gpu, unmatched=unmatched)
     if not groups:
-        return Comparison(ranks=ranks, reason=_why_nothing(summaries), unmatched=unmatched)
+        return found
     clocks = clocks_of(groups, summaries)
     groups = [on_one_clock(group, clocks) for group in groups]
     numbers, late, skipped = _delays(groups, len(summaries))
     if len(late) == 0:
-        return Comparison(ranks=ranks, reason="no step was compared", unmatched=unmatched)
+        return replace(found, reason="no step was compared")
     # Delays are those of recorded steps, which are longer than the others.
-    recorded = max([step_ms or 0.0, *(one.step_ms or 0.0 for one in summaries)])
+    recorded = max([ranks.step_ms or 0.0, *(one.step_ms or 0.0 for one in summaries)])
     # Where the clock is one, ends that lie apart are no error of it.
     off = 0.0 if clocks.common else (clocks.residual_ns or 0.0) / MS
-    state = _state(late, recorded, off)
+    least = max(LATE_SHARE * recorded, RESIDUALS * off)
+    state = _state(late, least, VARYING_SHARE * recorded)
     costs, last_share, waiting = _costs(groups, summaries)
-    rows = [one.row(waiting_ms=waiting[at]) for at, one in enumerate(summaries)]
-    compared = Comparison(
-        ranks=structs.replace(ranks, state=state, per_rank=tuple(rows), collectives=costs),
+    rows = [structs.replace(row, waiting_ms=waiting[at]) for at, row in enumerate(ranks.per_rank)]
+    ranks = structs.replace(ranks, state=state, per_rank=tuple(rows), collectives=costs)
+    found = replace(
+        found,
+        ranks=ranks,
         reason=f"the ranks' clocks agree within {off:.1f} ms only" if state == "unknown" else "",
         recorded_ms=recorded,
         clocks=clocks,
         apart=tuple(summaries[at].rank for at in np.flatnonzero(np.isnan(clocks.offset_ns)).tolist()),
         skipped_start=None if skipped is None else (summaries[skipped[0]].rank, skipped[1] / MS),
-        unmatched=unmatched,
     )
     if state == "unknown":
-        return compared  # what the collectives cost, and nothing of who was late
-    typical, largest = median_over(late), np.nanmax(late, axis=1)
-    latest = np.nanargmax(np.where(np.isnan(late), -np.inf, late), axis=1)
+        return found  # what the collectives cost, and nothing of who was late
+    typical, largest = median_over(late), np.fmax.reduce(late, axis=1)
+    latest = np.argmax(np.nan_to_num(late, nan=-np.inf), axis=1)
     rows = [
         structs.replace(
             row,
@@ -107,15 +115,15 @@ def compare(summaries: Sequence[RankSummary]) -> Comparison:
     ]
     widest = max(groups, key=lambda one: (len(one.columns), len(one.kinds)))
     worst = int(numbers[int(np.argmax(largest))])
-    whole = structs.replace(
-        compared.ranks,
-        straggler=_straggler(late, summaries, _least(recorded, off), step_ms) if state == "straggler" else None,
+    ranks = structs.replace(
+        ranks,
+        straggler=_straggler(late, summaries, least, ranks.step_ms) if state == "straggler" else None,
         per_rank=tuple(rows),
         steps=len(late),
         entries=_entries(widest, summaries, worst),
         lanes=_lanes(widest, summaries, worst, typical),
     )
-    return replace(compared, ranks=whole, usual_ms=float(np.median(largest)), worst_ms=float(largest.max()))
+    return replace(found, ranks=ranks, usual_ms=float(np.median(largest)), worst_ms=float(largest.max()))
 
 
 def _step_ms(summaries: Sequence[RankSummary]) -> float | None:
@@ -135,20 +143,14 @@ def _why_nothing(summaries: Sequence[RankSummary]) -> str:
     return "no collective is in the recordings of two ranks"
 
 
-def _least(recorded_ms: float, off_ms: float) -> float:
-    """ms that a delay must exceed."""
-    return max(LATE_SHARE * recorded_ms, RESIDUALS * off_ms)
-
-
-def _state(late: Float, recorded_ms: float, off_ms: float) -> str:
+def _state(late: Float, least: float, varying: float) -> str:
     """``state`` of the comparison.
 
     Args:
         late: (steps, r) ms of delay, NaN = not seen.
-        off_ms: what the clocks may be off.
+        least: ms that a delay must exceed, which the clocks cannot have made up; varying: for ``varying``.
     """
-    least = _least(recorded_ms, off_ms)
-    largest, first = np.nanmax(late, axis=1), _by_delay(late)[0]
+    largest, first = np.fmax.reduce(late, axis=1), _by_delay(late)[0]
     own = late[:, first]
     # Two late ranks may take turns at being the latest.
     often = median_over(late)[first] > least and (own > least).mean() > MOSTLY
@@ -156,16 +158,15 @@ def _state(late: Float, recorded_ms: float, off_ms: float) -> str:
     its_own = float(np.fmax(own, 0.0).sum()) >= ITS_OWN * float(np.fmax(largest, 0.0).sum())
     if often and its_own:
         return "straggler"
-    if (largest > max(VARYING_SHARE * recorded_ms, least)).mean() > MOSTLY:
+    if (largest > max(varying, least)).mean() > MOSTLY:
         return "varying"
     # Delays that the clocks could have made up are neither seen nor ruled out.
-    return "unknown" if (largest > VARYING_SHARE * recorded_ms).mean() > MOSTLY else "balanced"
+    return "unknown" if (largest > varying).mean() > MOSTLY else "balanced"
 
 
 def _by_delay(late: Float) -> list[int]:
     """Positions of the ranks, the latest first."""
-    typical = median_over(late)
-    order: list[int] = np.argsort(-np.where(np.isnan(typical), -np.inf, typical), kind="stable").tolist()
+    order: list[int] = np.argsort(-np.nan_to_num(median_over(late), nan=-np.inf), kind="stable").tolist()
     return order
 
 
