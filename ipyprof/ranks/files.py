@@ -118,7 +118,7 @@ def _read_side_by_side(paths: Sequence[Path], count: int) -> dict[Path, RankSumm
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_PACKAGE_PARENT, os.environ.get("PYTHONPATH"))))
-    by_size = sorted(paths, key=_size, reverse=True)
+    by_size = sorted(paths, key=lambda path: path.stat().st_size if path.is_file() else 0, reverse=True)
     found: dict[Path, RankSummary | str] = {}
     with ExitStack() as on:
         started: list[tuple[subprocess.Popen[bytes], list[Path], IO[bytes]]] = []
@@ -149,13 +149,6 @@ def _traces(paths: Iterable[Path]) -> list[Path]:
 def _cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:

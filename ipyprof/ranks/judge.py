@@ -190,17 +190,18 @@ def number_list(ranks: Sequence[int]) -> str:
 
 
 def _numbered(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary], list[str]]:
-    """(every summary with its rank, the paths of those whose rank is only their place)."""
-    named = [_by_name(one) for one in summaries]
+    """(every summary with its rank, the files of those whose rank is only their place)."""
+    named, by_order = [], []
+    for one in summaries:
+        in_name = _IN_NAME.findall(_file(one.path)) if one.rank == UNKNOWN_RANK else ()
+        named.append(structs.replace(one, rank=int(in_name[-1])) if in_name else one)
     taken = {one.rank for one in named}
     free = (number for number in range(2 * len(named)) if number not in taken)
-    by_order = [one.path or "" for one in named if one.rank == UNKNOWN_RANK]
-    return [structs.replace(one, rank=next(free)) if one.rank == UNKNOWN_RANK else one for one in named], by_order
-
-
-def _by_name(one: RankSummary) -> RankSummary:
-    found = _IN_NAME.findall(_file(one.path)) if one.rank == UNKNOWN_RANK else ()
-    return structs.replace(one, rank=int(found[-1])) if found else one
+    for at, one in enumerate(named):
+        if one.rank == UNKNOWN_RANK:
+            by_order.append(_file(one.path))
+            named[at] = structs.replace(one, rank=next(free))
+    return named, by_order
 
 
 def _late_text(found: Comparison) -> str:
@@ -258,7 +259,7 @@ def _finding(found: Comparison, sentence: str) -> Finding:
     )
     if late is None or step_ms is None:
         return finding
-    others = f"; next: {_some(late.others)}" if late.others else ""
+    others = f"; next: rank {number_list(late.others)}" if late.others else ""
     clock = f"; its GPU ran at {late.clock}" if late.clock else ""
     return structs.replace(
         finding,
@@ -267,11 +268,6 @@ def _finding(found: Comparison, sentence: str) -> Finding:
         evidence=f"{sentence}{clock}{others}",
         advice=_words(found).advice.format(f"rank {late.rank}"),
     )
-
-
-def _some(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:5])
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{f' and {len(ranks) - 5} more' if len(ranks) > 5 else ''}"
 
 
 def _confidence(joint: Joint, of_rank: str) -> str:
@@ -323,8 +319,7 @@ def _who(
         text = f"no GPU work in the recording of rank {number_list(ranks.cpu_only)}: not compared"
         yield _check("ranks", text)
     if by_order and ranks.count > 1:
-        files = ", ".join(_file(path) for path in by_order[:3])
-        yield _check("ranks", f"no rank in the file or its name, numbered in order: {files}")
+        yield _check("ranks", f"no rank in the file or its name, numbered in order: {', '.join(by_order[:3])}")
     if worlds > 1:
         yield _check("ranks", "the files are of worlds of several sizes")
     for one in compared:

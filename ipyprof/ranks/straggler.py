@@ -267,21 +267,17 @@ def _group_delays(group: GroupMatch, numbers: Int64) -> tuple[Float, tuple[int, 
     delays = np.full((len(numbers), len(group.columns)), np.nan)
     for row, number in enumerate(numbers.tolist()):
         mine = blocks[step_of == number]
-        if len(mine) and not np.isnan(mine).all():
-            delays[row] = np.where(np.isnan(mine).all(axis=0), np.nan, np.nansum(mine, axis=0))
+        delays[row] = np.where(np.isnan(mine).all(axis=0), np.nan, np.nansum(mine, axis=0))
     return delays, start
 
 
 def _behind_the_others(ready: Float) -> Float:
     """(c, r) how much later than the median of the others each rank is ready."""
-    count = ready.shape[1]
-    lag = np.full_like(ready, np.nan)
-    if count > 16:
+    if ready.shape[1] > 16:
         # One more or less does not move the median of many.
         return ready - median_over(ready.T)[:, np.newaxis]
-    for at in range(count):
-        lag[:, at] = ready[:, at] - median_over(np.delete(ready, at, axis=1).T)
-    return lag
+    columns = (ready[:, at] - median_over(np.delete(ready, at, axis=1).T) for at in range(ready.shape[1]))
+    return np.stack(list(columns), axis=1)
 
 
 def _stretches(group: GroupMatch) -> Bool:
@@ -308,12 +304,8 @@ def _blocks(group: GroupMatch, lag: Float, begins: Bool) -> tuple[Float, Int64]:
     last = np.append(first[1:], len(lag))
     carried = np.zeros(lag.shape[1])
     for row, (begin, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        part = lag[begin:stop]
-        seen = ~np.isnan(part).all(axis=0)
-        most = np.full(lag.shape[1], np.nan)
-        most[seen] = np.nanmax(part[:, seen], axis=0)
-        blocks[row] = most - (0.0 if begins[begin] else carried)
-        carried = np.nan_to_num(part[-1])
+        blocks[row] = np.fmax.reduce(lag[begin:stop]) - (0.0 if begins[begin] else carried)
+        carried = np.nan_to_num(lag[stop - 1])
     return blocks, group.step[first]
 
 
@@ -322,7 +314,7 @@ def _start_skew(lag: Float, blocks: Float) -> tuple[int, float] | None:
     if len(lag) < 2 or len(blocks) < 2 or np.isnan(lag[0]).all():
         return None
     late = int(np.nanargmax(lag[0]))
-    rest = max(float(np.nanmax(np.nan_to_num(lag[1:]))), float(np.nanmax(np.nan_to_num(blocks[1:]))), 0.0)
+    rest = max(float(np.nan_to_num(lag[1:]).max()), float(np.nan_to_num(blocks[1:]).max()), 0.0)
     ns = float(lag[0, late])
     return (late, ns) if ns > SKEW_TIMES * rest and ns > 2 * RESET_NS else None
 
@@ -334,7 +326,7 @@ def _costs(
 
     A collective's latency is the shortest duration over the ranks: what it takes when nobody waits.
     """
-    costs = []
+    costs: list[CollectiveCost] = []
     last_count, in_count, waiting = (np.zeros(len(summaries)) for _ in range(3))
     for group in groups:
         duration = group.end_ns - group.start_ns
@@ -342,35 +334,29 @@ def _costs(
         if not shared.any():
             continue
         steps = len(np.unique(group.step))
-        duration, ready, exposed = duration[shared], group.ready_ns[shared], group.exposed_ns[shared]
-        latency, spread = np.nanmin(duration, axis=1), np.nanmax(ready, axis=1) - np.nanmin(ready, axis=1)
+        duration, ready, exposed = (ns[shared] / MS for ns in (duration, group.ready_ns, group.exposed_ns))
+        latency = np.nanmin(duration, axis=1)
         wait = duration - latency[:, np.newaxis]
-        last = group.columns[np.nanargmax(np.where(np.isnan(ready), -np.inf, ready), axis=1)]
-        waiting[group.columns] += np.nansum(wait, axis=0) / MS / steps
-        np.add.at(last_count, last, 1.0)
+        waiting[group.columns] += np.nansum(wait, axis=0) / steps
+        np.add.at(last_count, group.columns[np.nanargmax(ready, axis=1)], 1.0)
         in_count[group.columns] += (~np.isnan(duration)).sum(axis=0)
         kinds = [kind for kind, used in zip(group.kinds, shared.tolist(), strict=True) if used]
         for kind in dict.fromkeys(kinds):
             mine = np.array([other == kind for other in kinds], bool)
-            calls = int(mine.sum())
-            places, counts = np.unique(last[mine], return_counts=True)
-            ranked = sorted(zip(counts.tolist(), places.tolist(), strict=True), key=lambda one: (-one[0], one[1]))
             cost = CollectiveCost(
                 name=kind.name,
                 group=kind.group,
                 size=kind.size,
                 message_bytes=kind.message_bytes,
-                calls=calls / steps,
-                latency_ms=float(np.median(latency[mine])) / MS,
-                waiting_ms=float(np.nanmean(wait[mine])) / MS,
-                exposed_ms=float(np.nanmean(exposed[mine])) / MS,
-                spread_ms=float(np.median(spread[mine])) / MS,
-                last=tuple((summaries[at].rank, count / calls) for count, at in ranked[:5]),
+                calls=float(mine.sum()) / steps,
+                latency_ms=float(np.median(latency[mine])),
+                waiting_ms=float(np.nanmean(wait[mine])),
+                exposed_ms=float(np.nanmean(exposed[mine])),
             )
-            costs.append((cost.calls * float(np.median(latency[mine]) + np.nanmean(wait[mine])), cost))
-    costs.sort(key=lambda one: -one[0])
+            costs.append(cost)
+    costs.sort(key=lambda cost: -cost.calls * (cost.latency_ms + (cost.waiting_ms or 0.0)))
     shares = [float(last_count[at] / in_count[at]) if in_count[at] else None for at in range(len(summaries))]
-    return tuple(cost for _, cost in costs[:MOST_KINDS]), shares, waiting.tolist()
+    return tuple(costs[:MOST_KINDS]), shares, waiting.tolist()
 
 
 def _entries(group: GroupMatch, summaries: Sequence[RankSummary], step: int) -> tuple[Entry, ...]:
@@ -394,14 +380,12 @@ def _lanes(
     start, end = group.start_ns[rows], group.end_ns[rows]
     if np.isnan(start).all():
         return {}
-    origin = float(np.nanmin(start))
     before = group.end_ns[rows[0] - 1] if rows[0] > 0 else start[0]
-    if not np.isnan(before).all():
-        origin = min(origin, float(np.nanmax(before)))
+    origin = float(np.fmin(np.nanmin(start), np.fmax.reduce(before)))
     late = np.nan_to_num(typical[group.columns])
     order = [at for at in np.argsort(-late, kind="stable").tolist() if not np.isnan(start[:, at]).all()]
     # The latest two, the first one, the earliest two.
-    chosen = list(dict.fromkeys((*order[:2], *([0] if 0 in order else []), *order[-2:], *order)))[:MOST_LANES]
+    chosen = [at for at in dict.fromkeys((*order[:2], 0, *order[-2:], *order)) if at in order][:MOST_LANES]
     return {
         str(summaries[group.columns[at]].rank): tuple(
             ((first - origin) / MS, (last - origin) / MS)

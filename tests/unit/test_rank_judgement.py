@@ -44,7 +44,7 @@ def test_without_a_gpu_operators_take_the_time() -> None:
     ranks = [structs.replace(one, has_gpu=False) for one in simulate(Job(late={1: ("compute", 31 * MS)}))]
 
     assert sentence(ranks).endswith("its operators take 69.0 ms, the others' 38.0 ms")
-    assert judge(ranks).bound.startswith("CPU-bound")
+    assert joined(judge(ranks)).verdict.bound.startswith("CPU-bound")
 
 
 def test_balanced_ranks_say_what_is_usual_and_what_was_the_worst() -> None:
