@@ -22,10 +22,10 @@ import msgspec
 from ipyprof.analysis.profile import analyse
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.errors import IpyprofError, TraceError
-from ipyprof.ranks.judge import judge, with_ranks
+from ipyprof.ranks.judge import check, judge, with_ranks
 from ipyprof.ranks.summary import RankSummary, summarise
 from ipyprof.report.build import build_report
-from ipyprof.report.report import Report, Source, TrustCheck
+from ipyprof.report.report import Report, Source
 from ipyprof.trace.reader import read_trace
 
 ENDINGS = (".json", ".json.gz")
@@ -49,7 +49,7 @@ def load_ranks(paths: Sequence[Path], source: Source) -> Report:
             "load() reads what torch.profiler exports",
             "give the traces of the ranks",
         )
-    left_out = [TrustCheck(check="files", status="warn", text=f"left out: {why}") for why in refused]
+    left_out = [check("files", f"left out: {why}") for why in refused]
     joint = judge(summaries, checks=left_out)
     profile = analyse(read_trace(joint.shown.path or ""))
     return with_ranks(build_report(profile, *diagnose(profile), source=source), joint, joint.shown.rank)

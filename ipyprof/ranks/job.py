@@ -30,10 +30,10 @@ from ipyprof.capture.recording import Recording
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.formatting import plural, shorten
 from ipyprof.options import Options
-from ipyprof.ranks.judge import Joint, judge, with_ranks
+from ipyprof.ranks.judge import Joint, check, judge, with_ranks
 from ipyprof.ranks.summary import RankSummary, summarise
 from ipyprof.report.build import build_report
-from ipyprof.report.report import Report, TrustCheck
+from ipyprof.report.report import Report
 from ipyprof.run import Alone, Judge, Run
 from ipyprof.show.output import Silent, Surface
 from ipyprof.trace.live import LiveRecord
@@ -191,7 +191,7 @@ class RankOfJob:
         checks = []
         if missing := len(names) - len(come):
             why = "before the launcher ended the job" if self._ended() else f"within {wait:.0f} s"
-            checks.append(_warning(f"{plural(missing, 'rank')} did not report {why}"))
+            checks.append(check("ranks", f"{plural(missing, 'rank')} did not report {why}"))
         joint = judge([own, *come.values()], checks=checks)
         kept = kept_ranks(joint)
         meeting.send("decision", kept)
@@ -330,11 +330,7 @@ def termination_deferred() -> Iterator[Callable[[], bool]]:
 
 
 def _noted(report: Report, text: str) -> Report:
-    return structs.replace(report, trust=(*report.trust, _warning(text)))
-
-
-def _warning(text: str) -> TrustCheck:
-    return TrustCheck(check="ranks", status="warn", text=text)
+    return structs.replace(report, trust=(*report.trust, check("ranks", text)))
 
 
 def _words(error: BaseException) -> str:

@@ -171,10 +171,15 @@ def with_ranks(report: Report, joint: Joint, shown: int) -> Report:
         predicted_step_ms=finding.predicted_step_ms,
         speedup_bound=finding.speedup_bound,
         confidence=_confidence(joint, own.confidence),
-        reasons=(*own.reasons, *(check.text for check in joint.checks if check.status != "ok")),
+        reasons=(*own.reasons, *(one.text for one in joint.checks if one.status != "ok")),
         next=own.cause if on_gpu and own.cause not in ("compute_bound", "inconclusive") else None,
     )
     return structs.replace(joined, verdict=verdict, views=structs.replace(report.views, without=None))
+
+
+def check(name: str, text: str, status: str = "warn") -> TrustCheck:
+    """A check for ``trust``."""
+    return TrustCheck(check=name, status=status, text=text)
 
 
 def number_list(ranks: Sequence[int]) -> str:
@@ -292,10 +297,6 @@ def _compared(finding: Finding, joint: Joint, shown: int) -> Finding:
     return structs.replace(finding, evidence=evidence)
 
 
-def _check(check: str, text: str, status: str = "warn") -> TrustCheck:
-    return TrustCheck(check=check, status=status, text=text)
-
-
 def _who(
     ranks: Ranks,
     by_rank: Mapping[int, Sequence[RankSummary]],
@@ -308,25 +309,25 @@ def _who(
     if ranks.missing:
         of = f" of {ranks.world_size}" if ranks.world_size else ""
         noun = "rank" if len(ranks.missing) == 1 else "ranks"
-        yield _check("ranks", f"{ranks.count}{of} ranks are there, {noun} {number_list(ranks.missing)} missing")
+        yield check("ranks", f"{ranks.count}{of} ranks are there, {noun} {number_list(ranks.missing)} missing")
     elif ranks.count > 1:
-        yield _check("ranks", f"{ranks.count} of {ranks.count} ranks are there", "ok")
+        yield check("ranks", f"{ranks.count} of {ranks.count} ranks are there", "ok")
     for rank in ranks.duplicates:
         used, *others = (_file(one.path) for one in by_rank[rank])
         text = f"more than one file of rank {rank}: {used} is used, left out: {', '.join(others)}"
-        yield _check("ranks", text)
+        yield check("ranks", text)
     if ranks.cpu_only:
         text = f"no GPU work in the recording of rank {number_list(ranks.cpu_only)}: not compared"
-        yield _check("ranks", text)
+        yield check("ranks", text)
     if by_order and ranks.count > 1:
-        yield _check("ranks", f"no rank in the file or its name, numbered in order: {', '.join(by_order[:3])}")
+        yield check("ranks", f"no rank in the file or its name, numbered in order: {', '.join(by_order[:3])}")
     if worlds > 1:
-        yield _check("ranks", "the files are of worlds of several sizes")
+        yield check("ranks", "the files are of worlds of several sizes")
     for one in compared:
         if one.stopped:
-            yield _check("ranks", f"rank {one.rank} stopped with {one.stopped}")
+            yield check("ranks", f"rank {one.rank} stopped with {one.stopped}")
         if one.error:
-            yield _check("ranks", f"rank {one.rank}: {one.error}")
+            yield check("ranks", f"rank {one.rank}: {one.error}")
 
 
 def _how(found: Comparison, compared: Sequence[RankSummary]) -> Iterator[TrustCheck]:
@@ -335,24 +336,24 @@ def _how(found: Comparison, compared: Sequence[RankSummary]) -> Iterator[TrustCh
         off, ends = clocks.residual_ns / MS, plural(clocks.ends, "collective")
         if clocks.common:
             text = f"the ranks share one clock; the ends of {ends} lie within ±{time_text(off)}"
-            yield _check("rank clocks", text, "ok")
+            yield check("rank clocks", text, "ok")
         else:
             bad = off > CLOCK_SHARE * (found.ranks.step_ms or math.inf)
-            yield _check(
+            yield check(
                 "rank clocks", f"clocks aligned on the ends of {ends}, ±{time_text(off)}", "warn" if bad else "ok"
             )
     if found.apart:
-        yield _check("rank clocks", f"rank {number_list(found.apart)} shares no collective with the others")
+        yield check("rank clocks", f"rank {number_list(found.apart)} shares no collective with the others")
     if steps and len({one.steps for one in compared}) > 1:
-        yield _check("rank steps", f"the ranks recorded different steps; {steps} are common and compared")
+        yield check("rank steps", f"the ranks recorded different steps; {steps} are common and compared")
     if found.unmatched:
-        yield _check("collectives", f"{plural(found.unmatched, 'collective')} without a partner on another rank")
+        yield check("collectives", f"{plural(found.unmatched, 'collective')} without a partner on another rank")
     if found.skipped_start is not None:
         rank, ms = found.skipped_start
         text = f"rank {rank} entered the first collective {time_text(ms)} late, as its profiler started: left out"
-        yield _check("profiler start", text, "ok")
+        yield check("profiler start", text, "ok")
     if any(not kind.group for one in compared for kind in one.kinds):
-        yield _check("collectives", "the recording does not name the process groups: matched by order alone")
+        yield check("collectives", "the recording does not name the process groups: matched by order alone")
 
 
 def _file(path: str | None) -> str:

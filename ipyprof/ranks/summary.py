@@ -65,9 +65,9 @@ class RankSummary(Rank, frozen=True, omit_defaults=True):
     rows: tuple[tuple[int, int, int, int, int, int, int], ...] = ()
     stopped: str = ""
 
-    def row(self, **compared: Any) -> Rank:
-        """Its row of the report, with what the comparison found."""
-        return Rank(**{name: getattr(self, name) for name in Rank.__struct_fields__} | compared)
+    def row(self) -> Rank:
+        """Its row of the report."""
+        return Rank(**{name: getattr(self, name) for name in Rank.__struct_fields__})
 
 
 def summarise(profile: Profile) -> RankSummary:
