@@ -325,13 +325,13 @@ def show_explanation(shell: Any, topic: str) -> None:
     Raises:
         OptionError: a topic that is none, with those there are.
     """
-    from ipyprof.diagnosis.explain import BY_TOPIC, TOPICS, markdown, plain_text
+    from ipyprof.diagnosis.explain import TOPICS, page, plain_text
 
     if topic not in TOPICS:
         raise OptionError(f"--explain {topic}".rstrip(), f"it takes one of {', '.join(TOPICS)}", "give one of them")
-    told = BY_TOPIC[topic]
-    text = plain_text(told, _columns())
-    present(shell, {"text/plain": text, "text/markdown": markdown(told)}, text)
+    markdown = page(topic)
+    text = plain_text(markdown, _columns())
+    present(shell, {"text/plain": text, "text/markdown": markdown}, text)
 
 
 def present(shell: Any, bundle: Mapping[str, str], text: str) -> None:

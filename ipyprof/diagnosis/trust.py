@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -128,16 +127,6 @@ def other_processes(state: DeviceState) -> tuple[str, str] | None:
     if state.others_busy < thresholds.OTHERS_BUSY_SHARE:
         return "ok", f"{text}, not computing"
     return "warn", f"{text}, computing {percent_short(state.others_busy)} of the time"
-
-
-def view(profile: Profile) -> dict[str, Any] | None:
-    """The numbers, and ``text``: one line for under the ladder. ``None`` where the driver was not asked."""
-    state = state_of(profile)
-    if state is None:
-        return None
-    fields = {name: getattr(state, name) for name in state.__struct_fields__}
-    held = state.slowed_by
-    return {"text": device_line(state), **fields, "slowed_by": None if held is None else list(held)}
 
 
 def device_line(state: DeviceState) -> str:
@@ -394,14 +383,11 @@ LOOKS: tuple[Callable[[Profile], Iterator[Check]], ...] = (
     _kind_of_run, _steps, _stable, _records, _clocks, _replay, _overhead, _drift, _device, _memory, _damage, _notes,
 )  # fmt: skip
 NOT_OF_RECORDS: tuple[Callable[[Profile], Iterator[Check]], ...] = (_kind_of_run, _stable, _device, _damage, _notes)
-__all__ = ["LEVELS", "Check", "checks", "drift_text", "unprofiled_spread"]
 
 
-def confidence(profile: Profile) -> tuple[str, tuple[str, ...]]:
+def confidence(checked: Sequence[Check]) -> tuple[str, tuple[str, ...]]:
     """(``high``, ``medium`` or ``low``; the reasons why it is not high, each a sentence part)."""
-    lowering = [check for check in checks(profile) if check.leaves != LEVELS[-1]]
+    lowering = [check for check in checked if check.leaves != LEVELS[-1]]
     level = min((LEVELS.index(check.leaves) for check in lowering), default=len(LEVELS) - 1)
     return LEVELS[level], tuple(check.reason or check.text for check in lowering)
 
-
-__all___confidence = ["LEVELS", "confidence"]

@@ -17,10 +17,9 @@ from ipyprof.analysis.results import (
 )
 from ipyprof.analysis.scopes import groups
 from ipyprof.analysis.timeline import breakdown_ms, breakdown_of, per_step, timeline
-from ipyprof.diagnosis.cause import Finding, Verdict
-from ipyprof.diagnosis.trust import checks
-from ipyprof.diagnosis.verdict import diagnose, edited
-from ipyprof.diagnosis.words import NEXT_NAMES
+from ipyprof.diagnosis.cause import Verdict
+from ipyprof.diagnosis.causes import cause_of
+from ipyprof.diagnosis.verdict import Diagnosis, diagnose, edited
 from ipyprof.report.memory import heartbeat, memory_detail, memory_of
 from ipyprof.report.repeats import with_repeats
 from ipyprof.report.report import Device, Report, Source, StepTimes, Throughput, TrustCheck, Views, Without
@@ -41,8 +40,7 @@ def report_of(trace: Trace, source: Source, live: LiveRecord | None = None) -> R
         live: what the run knows beside the trace; without, what the file carries of it.
     """
     profile = analyse(trace, live)
-    findings, verdict = diagnose(profile)
-    return build_report(profile, findings, verdict, source=source)
+    return build_report(profile, diagnose(profile), source=source)
 
 
 def now() -> str:
@@ -50,7 +48,7 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdict, *, source: Source) -> Report:
+def build_report(profile: Profile, diagnosis: Diagnosis, *, source: Source) -> Report:
     """The report of one profile. ``source`` says where it came from; its cell comes from the live record if empty."""
     live, whole = profile.live, profile.breakdown
     if live is not None:
@@ -83,10 +81,10 @@ def build_report(profile: Profile, findings: tuple[Finding, ...], verdict: Verdi
         kernels=_kernels(profile),
         lines=_lines(profile),
         memory=memory_of(profile, busiest.memory if busiest is not None else None),
-        findings=findings,
-        verdict=verdict,
-        trust=tuple(TrustCheck(check=c.check, status=c.status, text=c.text) for c in checks(profile)),
-        views=_views(profile, verdict),
+        findings=diagnosis.findings,
+        verdict=diagnosis.verdict,
+        trust=tuple(TrustCheck(check=c.check, status=c.status, text=c.text) for c in diagnosis.checks),
+        views=_views(profile, diagnosis.verdict),
     )
     return report if live is None or live.repeats is None else with_repeats(report, live.repeats)
 
@@ -111,8 +109,7 @@ def _without(profile: Profile, verdict: Verdict) -> Without | None:
     program, step_ms = edited(profile, verdict.cause), verdict.predicted_step_ms
     if program is None or step_ms is None:
         return None
-    label = NEXT_NAMES.get(verdict.cause, verdict.cause)
-    return Without(label=label, step_ms=step_ms, breakdown=breakdown_of(profile, program, step_ms))
+    return Without(label=cause_of(verdict.cause).name, step_ms=step_ms, breakdown=breakdown_of(profile, program, step_ms))
 
 
 def _environment(profile: Profile) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from ipyprof.analysis.results import Breakdown, Ms, Number, Operator, Record
-from ipyprof.diagnosis.words import AT_LEAST
+from ipyprof.diagnosis.causes import cause_of
 from ipyprof.formatting import NOT_MEASURED, rate_text, speedup_text, time_text, times_text
 from ipyprof.report.report import Report, plain_values
 from ipyprof.report.significance import (
@@ -418,7 +418,7 @@ def _promise(before: Report, one: Run, other: Run, speedup: float | None, judged
     recovered = None
     if verdict.recoverable_ms and one.step_ms is not None and other.step_ms is not None:
         recovered = one.step_ms * (1 - 1 / speedup) / verdict.recoverable_ms
-    kind, bound = "at least" if verdict.cause in AT_LEAST else "at most", verdict.speedup_bound
+    kind, bound = "at least" if cause_of(verdict.cause).at_least else "at most", verdict.speedup_bound
     beyond = speedup > bound * (1 + CLEAR_SHARE) and (judged.low is None or judged.low > bound)
     return Promise(
         cause=verdict.cause,

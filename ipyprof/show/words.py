@@ -9,8 +9,7 @@ from typing import Any
 from ipyprof.analysis.operators import GRAPH_ROW
 from ipyprof.analysis.results import Breakdown, Operator
 from ipyprof.diagnosis.cause import Finding
-from ipyprof.diagnosis.trust import device_line
-from ipyprof.diagnosis.words import AT_LEAST
+from ipyprof.diagnosis.causes import cause_of
 from ipyprof.formatting import (
     NOT_MEASURED,
     percent_short,
@@ -374,12 +373,12 @@ def facts(report: Report) -> tuple[Fact, ...]:
 
 def limit_words(report: Report) -> str:
     """``at most``, or ``at least`` where the cure does more than what the replay takes out."""
-    return "at least" if report.verdict.cause in AT_LEAST else "at most"
+    return "at least" if cause_of(report.verdict.cause).at_least else "at most"
 
 
 def remaining_text(report: Report, step_ms: float) -> str:
     """The step that remains, with the sign of the bound: ``≥ 3.05 ms``."""
-    return f"{'≤' if report.verdict.cause in AT_LEAST else '≥'} {time_text(step_ms)}"
+    return f"{'≤' if cause_of(report.verdict.cause).at_least else '≥'} {time_text(step_ms)}"
 
 
 def check_rows(report: Report) -> tuple[CheckRow, ...]:

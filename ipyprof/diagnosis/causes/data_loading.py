@@ -10,7 +10,7 @@ from ipyprof.analysis.intervals import inside, union
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Host, Program, loader_spans
 from ipyprof.diagnosis import thresholds
-from ipyprof.diagnosis.cause import Finding, Where, absent, gain_of, judged, top_lines
+from ipyprof.diagnosis.cause import Cause, Finding, Where, gain_of, measured, top_line
 from ipyprof.diagnosis.causes import loader_advice
 from ipyprof.diagnosis.causes.loader_advice import MAIN, PLAIN, WORKERS, Fetching, epoch_share
 from ipyprof.formatting import percent_short, plural, time_text
@@ -18,39 +18,45 @@ from ipyprof.trace.kinds import Kind, Role, copy_direction
 from ipyprof.trace.live import LoaderSeen
 from ipyprof.trace.model import Int64
 
-CAUSE = "data_loading"
 GPU_WORK = (Role.LAUNCH, Role.GRAPH_LAUNCH, Role.COPY, Role.MEMSET)
 PINNING = ("aten::pin_memory", "aten::_pin_memory")
 
 
-def edit(profile: Profile, program: Program) -> Program:
-    """Loader time off the main thread."""
-    threads = np.asarray(program.threads, np.int64)
-    return program.cut(*loader_spans(profile.trace, profile.steps, profile.live, threads), records=False)
+class DataLoading(Cause):
+    id = "data_loading"
+    name = "data loading"
+    subject = ("Data loading", " holds this step back")
+    without = "without the wait"
+    checked = "a batch"
+    bound = "IO-bound (data loading)"
+    sentence = "{waiting} for the next batch: {cost}; loading in parallel: {best}."
+    part = "data_loading"
 
+    def find(self, profile: Profile) -> Finding:
+        """Whether the step is shorter when batches come at no time on the main thread."""
+        program, replayed = measured(profile)
+        fetching = program.gap_host == Host.DATA_LOADING
+        if not fetching.any():
+            return self.absent(profile, "no loader span and no fetch in the recorded steps")
+        gain = gain_of(profile, self.edit(profile, program))
+        waits = replayed.call_begin - replayed.gap_begin
+        line = top_line(program.gap_line[fetching], waits[fetching])
+        host_ns = float(waits[fetching].sum()) / program.steps
+        evidence = f"fetching takes {time_text(host_ns / 1e6)} of a step{loader_processes(profile)}{when(profile)}"
+        gained = percent_short(gain.share)
+        return self.judged(
+            profile,
+            gain,
+            evidence=f"{evidence}; without it the step is {gained} shorter",
+            cleared=f"{evidence}, hidden behind the GPU's work: removing it recovers {gained} of the step",
+            advice=loading_advice(profile, gain.predicted_ns),
+            where=Where(line=line, scope="the loop's fetch"),
+        )
 
-def find(profile: Profile) -> Finding:
-    """Whether the step is shorter when batches come at no time on the main thread."""
-    program = profile.program
-    assert program is not None and profile.replayed is not None and profile.breakdown is not None
-    fetching = program.gap_host == Host.DATA_LOADING
-    if not fetching.any():
-        return absent(profile, CAUSE, "no loader span and no fetch in the recorded steps")
-    gain = gain_of(profile, edit(profile, program))
-    waits = profile.replayed.call_begin - profile.replayed.gap_begin
-    lines = top_lines(program.gap_line[fetching], waits[fetching])
-    host_ns = float(waits[fetching].sum()) / program.steps
-    evidence = f"fetching takes {time_text(host_ns / 1e6)} of a step{loader_processes(profile)}{when(profile)}"
-    gained = percent_short(gain.share)
-    return judged(
-        profile,
-        CAUSE,
-        gain,
-        evidence=f"{evidence}; without it the step is {gained} shorter",
-        cleared=f"{evidence}, hidden behind the GPU's work: removing it recovers {gained} of the step",
-        advice=advice(profile, gain.predicted_ns),
-        where=Where(line=lines[0] if lines else None, scope="the loop's fetch"),
-    )
+    def edit(self, profile: Profile, program: Program) -> Program:
+        """Loader time off the main thread."""
+        threads = np.asarray(program.threads, np.int64)
+        return program.cut(*loader_spans(profile.trace, profile.steps, profile.live, threads), records=False)
 
 
 def loader_processes(profile: Profile) -> str:
@@ -75,7 +81,7 @@ def when(profile: Profile) -> str:
     return f", {percent_short(share)} of all waits at the start of an epoch"
 
 
-def advice(profile: Profile, rest_ns: float | None = None) -> str:
+def loading_advice(profile: Profile, rest_ns: float | None = None) -> str:
     """The change that helps; ``rest_ns``: the step without fetching, else by its parts."""
     return loader_advice.advice(fetching(profile, rest_ns))
 
