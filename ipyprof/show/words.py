@@ -10,6 +10,7 @@ from ipyprof.analysis.operators import GRAPH_ROW
 from ipyprof.analysis.results import Breakdown, Operator
 from ipyprof.diagnosis.cause import Finding
 from ipyprof.diagnosis.causes import cause_of
+from ipyprof.diagnosis.trust import device_line
 from ipyprof.formatting import (
     NOT_MEASURED,
     percent_short,
