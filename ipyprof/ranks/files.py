@@ -52,7 +52,7 @@ def load_ranks(paths: Sequence[Path], source: Source) -> Report:
     left_out = [check("files", f"left out: {why}") for why in refused]
     joint = judge(summaries, checks=left_out)
     profile = analyse(read_trace(joint.shown.path or ""))
-    return with_ranks(build_report(profile, *diagnose(profile), source=source), joint, joint.shown.rank)
+    return with_ranks(build_report(profile, diagnose(profile), source=source), joint, joint.shown.rank)
 
 
 def trace_files(what: str | os.PathLike[str]) -> tuple[Path, ...]:

@@ -125,7 +125,7 @@ class RankOfJob:
         live = run.live(recording)
         profile = analyse(run.read(recording), live)
         joint = self._meet(run, with_machine(summarise(profile), live), live)
-        report = build_report(profile, *diagnose(profile), source=run.source(live))
+        report = build_report(profile, diagnose(profile), source=run.source(live))
         if joint is None:
             alone = "the job's store does not answer: this rank alone is shown"
             return recording, _noted(report, alone) if self.first else report
