@@ -21,6 +21,8 @@ UNRELATED_NS = 10**14
 OTHER_HOST_NS = 1_000_000  # clocks of one host agree better than this; hosts may share a name
 REFINEMENTS = 4
 COLUMNS = [READY, START, END, JOINED, EXPOSED]
+Steps = dict[int, dict[int, list[tuple[int, ...]]]]
+"""Number of a step → position of a rank → its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,21 +67,13 @@ class Clocks:
 
 def match(summaries: Sequence[RankSummary]) -> tuple[tuple[GroupMatch, ...], int]:
     """(the collectives that two ranks or more have in common, by group; how many of a rank have no partner)."""
-    tables = [np.asarray(one.rows, np.int64).reshape(-1, 7) for one in summaries]
-    bases = _bases(summaries)
-    names: dict[str, int] = {}
-    buckets: dict[tuple[str, tuple[int, ...] | None], dict[int, dict[int, Int64]]] = {}
-    words: list[Int64] = []  # of each rank the (c,) numbers of its collectives' names
-    for at, (one, table) in enumerate(zip(summaries, tables, strict=True)):
-        keys = [(kind.group, kind.members) for kind in one.kinds]
-        name = np.array([names.setdefault(kind.name, len(names)) for kind in one.kinds], np.int64)
-        words.append(name[table[:, KIND]])
-        for key in set(keys):
-            mine = np.array([other == key for other in keys], bool)[table[:, KIND]]
-            for step in np.unique(table[mine, STEP]).tolist():
-                rows = np.flatnonzero(mine & (table[:, STEP] == step))
-                buckets.setdefault(key, {}).setdefault(step, {})[at] = rows
-    found = [_group(steps, tables, words, summaries, bases) for _, steps in sorted(buckets.items(), key=_group_name)]
+    groups: dict[tuple[str, tuple[int, ...] | None], Steps] = {}
+    for at, one in enumerate(summaries):
+        steps = [groups.setdefault((kind.group, kind.members), {}) for kind in one.kinds]
+        for row in one.rows:
+            steps[row[KIND]].setdefault(row[STEP], {}).setdefault(at, []).append(row)
+    by_name = sorted(groups.items(), key=lambda item: item[0][0])
+    found = [_group(steps, summaries, _bases(summaries)) for _, steps in by_name]
     return tuple(group for group, _ in found if group is not None), sum(lost for _, lost in found)
 
 
@@ -173,39 +167,29 @@ def _bases(summaries: Sequence[RankSummary]) -> list[int]:
     return [one.base_ns - first if _related(summaries) else 0 for one in summaries]
 
 
-def _group_name(bucket: tuple[tuple[str, tuple[int, ...] | None], object]) -> str:
-    return bucket[0][0]
-
-
-def _group(
-    steps: dict[int, dict[int, Int64]],
-    tables: Sequence[Int64],
-    words: Sequence[Int64],
-    summaries: Sequence[RankSummary],
-    bases: Sequence[int],
-) -> tuple[GroupMatch | None, int]:
-    """(one group's collectives, how many have no partner). ``steps``: step → position of the rank → its rows."""
+def _group(steps: Steps, summaries: Sequence[RankSummary], bases: Sequence[int]) -> tuple[GroupMatch | None, int]:
+    """(one group's collectives, how many have no partner)."""
     columns = np.array(sorted({at for ranks in steps.values() for at in ranks}), np.int64)
     blocks: list[np.ndarray[tuple[int, int, int], np.dtype[np.float64]]] = []
     kinds: list[CollectiveKind] = []
     numbers: list[int] = []
     unmatched = 0
     for step, ranks in sorted(steps.items()):
-        texts = {at: words[at][rows].tobytes() for at, rows in ranks.items()}
-        usual = Counter(texts.values()).most_common(1)[0][0]
-        whole = next(at for at, text in texts.items() if text == usual)
-        block = np.full((len(ranks[whole]), len(columns), len(COLUMNS)), np.nan)
+        names = {at: tuple(summaries[at].kinds[row[KIND]].name for row in rows) for at, rows in ranks.items()}
+        usual = Counter(names.values()).most_common(1)[0][0]
+        block = np.full((len(usual), len(columns), len(COLUMNS)), np.nan)
         for at, rows in ranks.items():
-            place = _place(texts[at], usual) if len(ranks) > 1 else None
+            place = _place(names[at], usual) if len(ranks) > 1 else None
             if place is None:
                 unmatched += len(rows)
                 continue
-            times = tables[at][rows][:, COLUMNS].astype(np.float64)
+            times = np.array(rows, np.float64)[:, COLUMNS]
             times[:, :3] += float(bases[at])
             block[place : place + len(rows), np.searchsorted(columns, at)] = times
         if len(ranks) > 1:
+            whole = next(at for at, name in names.items() if name == usual)
             blocks.append(block)
-            kinds += [summaries[whole].kinds[kind] for kind in tables[whole][ranks[whole], KIND].tolist()]
+            kinds += [summaries[whole].kinds[row[KIND]] for row in ranks[whole]]
             numbers += [step] * len(block)
     if not blocks:
         return None, unmatched
@@ -222,9 +206,7 @@ def _group(
     ), unmatched
 
 
-def _place(own: bytes, usual: bytes) -> int | None:
+def _place(own: tuple[str, ...], usual: tuple[str, ...]) -> int | None:
     """Where a rank's sequence of collectives begins within the usual one: it may lack the first or the last ones."""
-    for place in (0, len(usual) - len(own)):
-        if place >= 0 and usual[place : place + len(own)] == own:
-            return place // np.dtype(np.int64).itemsize
-    return None
+    places = (0, len(usual) - len(own))
+    return next((at for at in places if at >= 0 and usual[at : at + len(own)] == own), None)

@@ -128,7 +128,9 @@ def _on_host(trace: Trace, steps: Steps) -> tuple[tuple[CollectiveKind, ...], In
     chosen, step, kind = spans[kind >= 0], step[kind >= 0], kind[kind >= 0]
     start, end = trace.start_ns[chosen], trace.end_ns[chosen]
     ready = start.copy()
-    issued = _issuing_calls(trace, steps)
+    calls = trace.select(Kind.OPERATOR)
+    named = np.array([bool(_HOST_CALL.match(name)) and not _PAIRWISE.search(name) for name in trace.names], bool)
+    issued = calls[named[trace.name[calls]] & (steps.of_time(trace.start_ns[calls]) >= 0)]
     if len(issued) == len(chosen) and bool((trace.start_ns[issued] <= start).all()):
         ready = trace.start_ns[issued]
         step = np.where(steps.of_time(ready) >= 0, steps.of_time(ready), step)
@@ -196,15 +198,6 @@ def _distinct(kinds: Sequence[CollectiveKind]) -> tuple[tuple[CollectiveKind, ..
     return tuple(numbers), np.asarray(index, np.int64)
 
 
-def _issuing_calls(trace: Trace, steps: Steps) -> Int64:
-    """Operators by which the host issues collectives, in the recorded steps and in time order."""
-    operators = trace.select(Kind.OPERATOR)
-    named = np.array([bool(_HOST_CALL.match(name)) and not _PAIRWISE.search(name) for name in trace.names], bool)
-    issuing = operators[named[trace.name[operators]]]
-    kept: Int64 = issuing[steps.of_time(trace.start_ns[issuing]) >= 0]
-    return kept
-
-
 def _overlap(spans: tuple[Int64, Int64], start: Int64, end: Int64) -> Int64:
     return coverage_before(*spans, end) - coverage_before(*spans, start)
 
@@ -221,18 +214,12 @@ def _own_work_done(trace: Trace, steps: Steps, own: Int64, launched_ns: Int64) -
 
 def _device_waited(trace: Trace, steps: Steps, own: Int64, end: Int64) -> Bool:
     """(c,) whether work that had been launched started right behind the end, on a stream that was idle until then."""
-    held = np.empty(0, np.int64)
-    if len(own):
-        order = own[np.lexsort((trace.start_ns[own], trace.stream[own], trace.device[own]))]
-        same = (trace.stream[order][1:] == trace.stream[order][:-1]) & (
-            trace.device[order][1:] == trace.device[order][:-1]
-        )
-        before = np.concatenate(([np.iinfo(np.int64).min // 2], trace.end_ns[order][:-1]))
-        before[1:][~same] = np.iinfo(np.int64).min // 2
-        start = trace.start_ns[order]
-        waiting = (before < start - HELD_NS) & (trace.start_ns[steps.launch[order]] < start - HELD_NS)
-        held = np.sort(start[waiting])
-    return _soon_after(held, end, JOIN_NS)
+    order = own[np.lexsort((trace.start_ns[own], trace.stream[own], trace.device[own]))]
+    start, stream = trace.start_ns[order], np.stack((trace.device[order], trace.stream[order]))
+    idle = np.ones(len(order), bool)
+    idle[1:] = (stream[:, 1:] != stream[:, :-1]).any(axis=0) | (trace.end_ns[order][:-1] < start[1:] - HELD_NS)
+    waiting = idle & (trace.start_ns[steps.launch[order]] < start - HELD_NS)
+    return _soon_after(np.sort(start[waiting]), end, JOIN_NS)
 
 
 def _host_call_waited(trace: Trace, end: Int64) -> Bool:
@@ -270,8 +257,6 @@ def _host_released(trace: Trace, ready: Int64, end: Int64) -> Int64:
 
 def _soon_after(instants: Int64, end: Int64, within_ns: int) -> Bool:
     """(c,) whether one of the sorted ``instants`` lies at each end or at most ``within_ns`` behind it."""
-    if len(instants) == 0:
-        return np.zeros(len(end), bool)
-    at = np.searchsorted(instants, end)
-    found: Bool = (at < len(instants)) & (instants[np.minimum(at, len(instants) - 1)] - end <= within_ns)
+    never = np.iinfo(np.int64).max // 2
+    found: Bool = np.append(instants, never)[np.searchsorted(instants, end)] - end <= within_ns
     return found

@@ -22,10 +22,10 @@ import msgspec
 from ipyprof.analysis.profile import analyse
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.errors import IpyprofError, TraceError
-from ipyprof.ranks.judge import judge, with_ranks
+from ipyprof.ranks.judge import check, judge, with_ranks
 from ipyprof.ranks.summary import RankSummary, summarise
 from ipyprof.report.build import build_report
-from ipyprof.report.report import Report, Source, TrustCheck
+from ipyprof.report.report import Report, Source
 from ipyprof.trace.reader import read_trace
 
 ENDINGS = (".json", ".json.gz")
@@ -49,7 +49,7 @@ def load_ranks(paths: Sequence[Path], source: Source) -> Report:
             "load() reads what torch.profiler exports",
             "give the traces of the ranks",
         )
-    left_out = [TrustCheck(check="files", status="warn", text=f"left out: {why}") for why in refused]
+    left_out = [check("files", f"left out: {why}") for why in refused]
     joint = judge(summaries, checks=left_out)
     profile = analyse(read_trace(joint.shown.path or ""))
     return with_ranks(build_report(profile, diagnose(profile), source=source), joint, joint.shown.rank)
@@ -118,7 +118,7 @@ def _read_side_by_side(paths: Sequence[Path], count: int) -> dict[Path, RankSumm
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_PACKAGE_PARENT, os.environ.get("PYTHONPATH"))))
-    by_size = sorted(paths, key=_size, reverse=True)
+    by_size = sorted(paths, key=lambda path: path.stat().st_size if path.is_file() else 0, reverse=True)
     found: dict[Path, RankSummary | str] = {}
     with ExitStack() as on:
         started: list[tuple[subprocess.Popen[bytes], list[Path], IO[bytes]]] = []
@@ -149,13 +149,6 @@ def _traces(paths: Iterable[Path]) -> list[Path]:
 def _cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:

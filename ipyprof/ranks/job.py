@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -30,10 +30,10 @@ from ipyprof.capture.recording import Recording
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.formatting import plural, shorten
 from ipyprof.options import Options
-from ipyprof.ranks.judge import Joint, judge, with_ranks
+from ipyprof.ranks.judge import Joint, check, judge, with_ranks
 from ipyprof.ranks.summary import RankSummary, summarise
 from ipyprof.report.build import build_report
-from ipyprof.report.report import Report, TrustCheck
+from ipyprof.report.report import Report
 from ipyprof.run import Alone, Judge, Run
 from ipyprof.show.output import Silent, Surface
 from ipyprof.trace.live import LiveRecord
@@ -46,7 +46,6 @@ ANSWER_S = 15.0
 """How much longer than rank 0 the others wait for what it decides."""
 CONNECT_S = 5.0
 _POLL_S = 0.02
-_PREFIX = "ipyprof"
 _ENDING = ".json"
 _PLACE = re.compile(r"^\[[^\]]*\] ")
 """The source file that torch's errors begin with."""
@@ -121,19 +120,15 @@ class RankOfJob:
             self._world = world()  # the process group was made in the block
         if self._world is None:
             self._met = True
-            recording, report = Alone().report(run, recording)
-            return recording, _noted(
-                report, "no other rank was found: start the script with torchrun, or leave ranks out"
-            )
+            shown, report = Alone().report(run, recording)
+            return shown, _noted(report, "no other rank was found: start the script with torchrun, or leave ranks out")
         live = run.live(recording)
         profile = analyse(run.read(recording), live)
         joint = self._meet(run, with_machine(summarise(profile), live), live)
         report = build_report(profile, diagnose(profile), source=run.source(live))
         if joint is None:
-            first = self._world.rank == 0
-            return recording, _noted(
-                report, "the job's store does not answer: this rank alone is shown"
-            ) if first else report
+            alone = "the job's store does not answer: this rank alone is shown"
+            return recording, _noted(report, alone) if self.first else report
         if joint.stopped and not report.source.partial:
             rank, why = joint.stopped[0]
             source = structs.replace(report.source, partial=f"rank {rank} stopped with {why}")
@@ -172,13 +167,11 @@ class RankOfJob:
             stopped="" if run.error is None else _words(run.error),
             path=str(self._kept_file(run, here.rank)),
         )
-        try:
-            meeting = Meeting(here, store)
+        with suppress(Exception):  # the store went with the process that held it; the rank's own report is there
+            meeting = Meeting(here.rank, store)
             if here.rank == 0:
                 return self._hear_all(run, meeting, own)
             self._report_to_first(run, meeting, own)
-        except Exception:  # the store went with the process that held it; the rank's own report is there
-            pass
         return None
 
     def _report_to_first(self, run: Run, meeting: Meeting, own: RankSummary) -> None:
@@ -193,28 +186,18 @@ class RankOfJob:
 
     def _hear_all(self, run: Run, meeting: Meeting, own: RankSummary) -> Joint:
         wait = WAIT_S if run.error is None else WAIT_AFTER_ERROR_S
-        names = [f"summary/{rank}" for rank in range(1, meeting.here.size)]
-        come = meeting.gather(
-            names,
-            RankSummary,
-            wait,
-            waiting=lambda missing: self._surface.status(f"waiting for {missing} ranks..."),
-            ended=self._ended,
-        )
+        names = [f"summary/{rank}" for rank in range(1, own.world_size or 1)]
+        come = meeting.gather(names, RankSummary, wait, status=self._surface.status, ended=self._ended)
         checks = []
         if missing := len(names) - len(come):
             why = "before the launcher ended the job" if self._ended() else f"within {wait:.0f} s"
-            checks.append(_warning(f"{plural(missing, 'rank')} did not report {why}"))
-        joint = judge([own, *(come[name] for name in names if name in come)], checks=checks)
+            checks.append(check("ranks", f"{plural(missing, 'rank')} did not report {why}"))
+        joint = judge([own, *come.values()], checks=checks)
         kept = kept_ranks(joint)
         meeting.send("decision", kept)
         self._keep = kept.get(0, "")
-        rows = (
-            structs.replace(one, kept=f"{kept[one.rank]}: {one.path}")
-            if one.rank in kept
-            else structs.replace(one, path=None)  # the file will not be there
-            for one in joint.ranks.per_rank
-        )
+        rows = [structs.replace(one, path=one.path if one.rank in kept else None) for one in joint.ranks.per_rank]
+        rows = [structs.replace(one, kept=f"{kept[one.rank]}: {one.path}") if one.rank in kept else one for one in rows]
         return replace(joint, ranks=structs.replace(joint.ranks, per_rank=tuple(rows)))
 
 
@@ -262,47 +245,32 @@ def job_store() -> Any | None:
     if not distributed.is_available():
         return None
     if distributed.is_initialized():
-        get = getattr(distributed.distributed_c10d, "_get_default_store", None)
-        try:
-            if get is not None:
-                return get()
-        except Exception:  # no default group any more
-            pass
+        with suppress(Exception):  # no such function, or no default group any more
+            return distributed.distributed_c10d._get_default_store()
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     # Elsewhere rank 0 opens that port when the process group is made, and nobody listens before.
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not address or not port.isdigit():
         return None
-    try:
+    with suppress(Exception):  # nobody listens there
         # The launcher's own store; this connects and never listens.
         return distributed.TCPStore(address, int(port), is_master=False, timeout=timedelta(seconds=CONNECT_S))
-    except Exception:  # nobody listens there
-        return None
+    return None
 
 
 class Meeting:
-    """The messages of one run, as compressed JSON in a part of the store of their own.
+    """The messages of one run, as compressed JSON in a part of the job's store of their own.
 
-    Args:
-        here: this rank.
-        store: of the job.
-
-    Raises:
-        Exception: the store does not answer.
+    Making one and sending raise whatever the store raises when it does not answer.
     """
 
-    def __init__(self, here: World, store: Any) -> None:
-        self.here = here
+    def __init__(self, rank: int, store: Any) -> None:
         self._store = store
         # The n-th run of each rank belongs together.
-        self._number = store.add(f"{_PREFIX}/runs/{here.rank}", 1)
+        self._folder = f"ipyprof/{store.add(f'ipyprof/runs/{rank}', 1)}"
 
     def send(self, name: str, message: Any) -> None:
-        """Leave a message under a name.
-
-        Raises:
-            Exception: the store does not answer.
-        """
-        self._store.set(self._key(name), zlib.compress(msgspec.json.encode(message)))
+        """Leave a message under a name."""
+        self._store.set(f"{self._folder}/{name}", zlib.compress(msgspec.json.encode(message)))
 
     def gather(
         self,
@@ -310,38 +278,33 @@ class Meeting:
         kind: type[T],
         wait_s: float,
         *,
-        waiting: Callable[[int], None] = lambda _missing: None,
+        status: Callable[[str], None] = lambda _text: None,
         ended: Callable[[], bool] = bool,
     ) -> dict[str, T]:
         """The messages of these names that have come within ``wait_s``, or until the store is gone.
 
         Args:
             kind: of the messages; another one ends the wait.
-            waiting: is told once a second how many have not come.
+            status: is told once a second how many have not come.
             ended: whether there is nothing to wait for any more.
         """
         found: dict[str, T] = {}
         said = time.monotonic()
         end = said + wait_s
-        try:
-            while missing := [name for name in names if name not in found]:
-                for name in missing:
-                    if self._store.check([self._key(name)]):
-                        found[name] = msgspec.json.decode(zlib.decompress(self._store.get(self._key(name))), type=kind)
+        with suppress(Exception):  # the store went with the process that held it
+            while True:
+                for name in names:
+                    key = f"{self._folder}/{name}"
+                    if name not in found and self._store.check([key]):
+                        found[name] = msgspec.json.decode(zlib.decompress(self._store.get(key)), type=kind)
                 now = time.monotonic()
-                if now >= end or ended():
+                if len(found) == len(names) or now >= end or ended():
                     break
                 if now - said > 1.0:
                     said = now
-                    waiting(len(names) - len(found))
-                if len(found) < len(names):
-                    time.sleep(_POLL_S)
-        except Exception:  # the store went with the process that held it
-            pass
+                    status(f"waiting for {len(names) - len(found)} ranks...")
+                time.sleep(_POLL_S)
         return found
-
-    def _key(self, name: str) -> str:
-        return f"{_PREFIX}/{self._number}/{name}"
 
 
 @contextmanager
@@ -367,11 +330,7 @@ def termination_deferred() -> Iterator[Callable[[], bool]]:
 
 
 def _noted(report: Report, text: str) -> Report:
-    return structs.replace(report, trust=(*report.trust, _warning(text)))
-
-
-def _warning(text: str) -> TrustCheck:
-    return TrustCheck(check="ranks", status="warn", text=text)
+    return structs.replace(report, trust=(*report.trust, check("ranks", text)))
 
 
 def _words(error: BaseException) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec import structs
@@ -66,6 +66,7 @@ _WORDS = {
     ),
 }
 _ON_CPU = _WORDS["compute"]._replace(takes="its operators take", bound="CPU-bound (one rank's compute)")
+_ALONE = "could not tell who is late: rank {} missing"
 _UNSEEN = Words("", "unknown", "Record {} alone and look where its step differs from the others'.")
 
 
@@ -75,18 +76,15 @@ class Joint:
 
     Attributes:
         ranks: for the report, all but ``shown``.
+        comparison: of those that can be compared.
         finding: of the cause ``straggler``.
-        late: who is late and why, in one sentence without its full stop: ``ranks.sentence`` without who stopped.
-        bound, confidence: of a verdict that is this finding; high needs a rank's own verdict that is.
         checks: for ``trust``.
         stopped: (rank, exception in words) of ranks that ended by one, those first whose error is their own.
     """
 
     ranks: Ranks
+    comparison: Comparison
     finding: Finding
-    late: str
-    bound: str
-    confidence: str
     checks: tuple[TrustCheck, ...]
     stopped: tuple[tuple[int, str], ...]
 
@@ -106,8 +104,8 @@ def judge(summaries: Sequence[RankSummary], *, checks: Sequence[TrustCheck] = ()
         summaries: at least one; ``UNKNOWN_RANK`` is replaced by the number in the file's name, else by the place.
         checks: what else there is to say.
     """
-    numbered, by_order = _numbered(summaries)
     by_rank: dict[int, list[RankSummary]] = {}
+    numbered, by_order = _numbered(summaries)
     for one in numbered:
         by_rank.setdefault(one.rank, []).append(one)
     chosen = [by_rank[rank][0] for rank in sorted(by_rank)]
@@ -116,36 +114,30 @@ def judge(summaries: Sequence[RankSummary], *, checks: Sequence[TrustCheck] = ()
     left_out = [one for one in chosen if gpu and not one.has_gpu]
     sizes = {one.world_size for one in chosen if one.world_size}
     found = compare(compared)
-    ranks = structs.replace(
-        found.ranks,
-        count=len(chosen),
-        missing=tuple(rank for rank in range(max([*sizes, max(by_rank) + 1])) if rank not in by_rank),
-        world_size=max(sizes, default=None),
-        cpu_only=tuple(one.rank for one in left_out),
-        duplicates=tuple(rank for rank, same in sorted(by_rank.items()) if same[1:]),
-        per_rank=(*found.ranks.per_rank, *(one.row() for one in left_out)),
-    )
-    found = replace(found, ranks=ranks)
+    missing = tuple(rank for rank in range(max([*sizes, max(by_rank) + 1])) if rank not in by_rank)
+    sentence = _late_text(found) if len(chosen) > 1 or not missing else _ALONE.format(number_list(missing))
     stopped = sorted(
         ((one.rank, one.stopped) for one in compared if one.stopped),
         key=lambda one: (_ANOTHER_HAS_GONE.search(one[1]) is not None, one[0]),
     )
-    late = _late_text(found, gpu=gpu)
-    sentence = late
     if stopped:
         more = f" ({len(stopped) - 1} more stopped)" if stopped[1:] else ""
-        sentence = f"rank {stopped[0][0]} stopped with {stopped[0][1]}{more}; {late}"
-    who = [
-        *_who(ranks),
-        *(_duplicate(by_rank[rank]) for rank in ranks.duplicates),
-        *_what_else(ranks, compared, by_order, disagree=len(sizes) > 1),
-    ]
+        sentence = f"rank {stopped[0][0]} stopped with {stopped[0][1]}{more}; {sentence}"
+    ranks = structs.replace(
+        found.ranks,
+        count=len(chosen),
+        missing=missing,
+        world_size=max(sizes, default=None),
+        cpu_only=tuple(one.rank for one in left_out),
+        duplicates=tuple(rank for rank, same in sorted(by_rank.items()) if same[1:]),
+        per_rank=(*found.ranks.per_rank, *(one.row() for one in left_out)),
+        sentence=sentence,
+    )
+    who = _who(ranks, by_rank, by_order, compared, worlds=len(sizes))
     return Joint(
-        ranks=structs.replace(ranks, sentence=sentence),
-        finding=_finding(found, sentence, gpu=gpu),
-        late=late,
-        bound=_words(ranks.straggler, gpu=gpu).bound,
-        confidence=_confidence(found),
+        ranks=ranks,
+        comparison=found,
+        finding=_finding(found, sentence),
         checks=(*who, *_how(found, compared), *checks),
         stopped=tuple(stopped),
     )
@@ -168,21 +160,26 @@ def with_ranks(report: Report, joint: Joint, shown: int) -> Report:
     )
     if joint.finding.status != "found":
         return joined
-    own, finding = report.verdict, joint.finding
+    own, finding, text = report.verdict, joint.finding, _late_text(joint.comparison)
     on_gpu = report.breakdown.kernel is not None
     verdict = Verdict(
         cause=CAUSE,
-        headline=f"{joint.late[0].upper()}{joint.late[1:]}.",
+        headline=f"{text[0].upper()}{text[1:]}.",
         advice=finding.advice,
-        bound=joint.bound,
+        bound=_words(joint.comparison).bound,
         recoverable_ms=finding.recoverable_ms,
         predicted_step_ms=finding.predicted_step_ms,
         speedup_bound=finding.speedup_bound,
-        confidence="medium" if joint.confidence == "high" and own.confidence != "high" else joint.confidence,
-        reasons=(*own.reasons, *(check.text for check in joint.checks if check.status != "ok")),
+        confidence=_confidence(joint, own.confidence),
+        reasons=(*own.reasons, *(one.text for one in joint.checks if one.status != "ok")),
         next=own.cause if on_gpu and own.cause not in ("compute_bound", "inconclusive") else None,
     )
     return structs.replace(joined, verdict=verdict, views=structs.replace(report.views, without=None))
+
+
+def check(name: str, text: str, status: str = "warn") -> TrustCheck:
+    """A check for ``trust``."""
+    return TrustCheck(check=name, status=status, text=text)
 
 
 def number_list(ranks: Sequence[int]) -> str:
@@ -198,27 +195,28 @@ def number_list(ranks: Sequence[int]) -> str:
 
 
 def _numbered(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary], list[str]]:
-    """(every summary with its rank, the paths of those whose rank is only their place)."""
-    named = [_by_name(one) for one in summaries]
+    """(every summary with its rank, the files of those whose rank is only their place)."""
+    named, by_order = [], []
+    for one in summaries:
+        in_name = _IN_NAME.findall(_file(one.path)) if one.rank == UNKNOWN_RANK else ()
+        named.append(structs.replace(one, rank=int(in_name[-1])) if in_name else one)
     taken = {one.rank for one in named}
     free = (number for number in range(2 * len(named)) if number not in taken)
-    by_order = [one.path or "" for one in named if one.rank == UNKNOWN_RANK]
-    return [structs.replace(one, rank=next(free)) if one.rank == UNKNOWN_RANK else one for one in named], by_order
+    for at, one in enumerate(named):
+        if one.rank == UNKNOWN_RANK:
+            by_order.append(_file(one.path))
+            named[at] = structs.replace(one, rank=next(free))
+    return named, by_order
 
 
-def _by_name(one: RankSummary) -> RankSummary:
-    found = _IN_NAME.findall(_file(one.path)) if one.rank == UNKNOWN_RANK else ()
-    return structs.replace(one, rank=int(found[-1])) if found else one
-
-
-def _late_text(found: Comparison, *, gpu: bool) -> str:
+def _late_text(found: Comparison) -> str:
+    """Who is late and why, in one sentence without its full stop."""
     ranks, late = found.ranks, found.ranks.straggler
     if late is not None:
         head = f"rank {late.rank} is late by {time_text(late.late_ms)}"
-        return f"{head} on {late.steps_late} of {plural(ranks.steps, 'step')}: {_because(late, gpu=gpu)}"
+        return f"{head} on {late.steps_late} of {plural(ranks.steps, 'step')}: {_because(found, late)}"
     if ranks.state == "unknown":
-        gone = ranks.count < 2 and ranks.missing
-        return f"could not tell who is late: {f'rank {number_list(ranks.missing)} missing' if gone else found.reason}"
+        return f"could not tell who is late: {found.reason}"
     most, usual = (time_text(max(ms, 0.0)) for ms in (found.worst_ms, found.usual_ms))
     if ranks.state == "varying":
         share = _share(found.worst_ms, found)
@@ -229,20 +227,19 @@ def _late_text(found: Comparison, *, gpu: bool) -> str:
     return f"{plural(compared, 'rank')} are balanced: the latest is {behind}{at_most}"
 
 
-def _because(late: Straggler, *, gpu: bool) -> str:
+def _because(found: Comparison, late: Straggler) -> str:
     if late.cause is None:
         return "its recording does not show why"
     same = " for the same kernels" if late.cause == "slow_gpu" else ""
-    takes = _words(late, gpu=gpu).takes
-    text = f"{takes} {time_text(late.own_ms)}{same}, the others' {time_text(late.others_ms)}"
-    if late.cause == "compute" and gpu and late.more_kernels >= 0.5:
+    text = f"{_words(found).takes} {time_text(late.own_ms)}{same}, the others' {time_text(late.others_ms)}"
+    if found.gpu and late.more_kernels >= 0.5:
         text += f", with {plural(round(late.more_kernels), 'more kernel')}"
     return text
 
 
-def _words(late: Straggler | None, *, gpu: bool) -> Words:
-    cause = None if late is None else late.cause
-    return _ON_CPU if cause == "compute" and not gpu else _WORDS.get(cause or "", _UNSEEN)
+def _words(found: Comparison) -> Words:
+    cause = None if found.ranks.straggler is None else found.ranks.straggler.cause
+    return _ON_CPU if cause == "compute" and not found.gpu else _WORDS.get(cause or "", _UNSEEN)
 
 
 def _share(ms: float, found: Comparison) -> str:
@@ -250,51 +247,43 @@ def _share(ms: float, found: Comparison) -> str:
     return f" ({percent_short(max(ms, 0.0) / found.recorded_ms)} of the step)" if found.recorded_ms else ""
 
 
-def _finding(found: Comparison, sentence: str, *, gpu: bool) -> Finding:
-    ranks, late, step_ms = found.ranks, found.ranks.straggler, found.ranks.step_ms
-    if ranks.state == "unknown":
-        return Finding(cause=CAUSE, status="unknown", evidence=found.reason)
-    if ranks.state == "varying":
-        # Each step waits for its own late rank; what curing all of them would gain is not known.
-        return Finding(cause=CAUSE, status="unknown", evidence=sentence)
-    if late is None or step_ms is None:
-        return Finding(
-            cause=CAUSE,
-            status="cleared",
-            recoverable_ms=0.0,
-            predicted_step_ms=step_ms,
-            speedup_bound=1.0,
-            evidence=sentence,
-        )
-    rest = max(step_ms - late.recoverable_ms, 1e-6)
-    others = f"; next: {_some(late.others)}" if late.others else ""
-    clock = f"; its GPU ran at {late.clock}" if late.clock else ""
-    return Finding(
+def _finding(found: Comparison, sentence: str) -> Finding:
+    state, late, step_ms = found.ranks.state, found.ranks.straggler, found.ranks.step_ms
+    if state in ("unknown", "varying"):
+        # Where ranks are late in turn, each step waits for its own; what curing all of them would gain is not known.
+        return Finding(cause=CAUSE, status="unknown", evidence=found.reason or sentence)
+    gained = 0.0 if late is None else late.recoverable_ms
+    rest = None if step_ms is None else max(step_ms - gained, 1e-6)
+    finding = Finding(
         cause=CAUSE,
-        status="found",
-        recoverable_ms=late.recoverable_ms,
+        status="cleared",
+        recoverable_ms=gained,
         predicted_step_ms=rest,
-        speedup_bound=step_ms / rest,
+        speedup_bound=step_ms / rest if step_ms and rest else 1.0,
+        evidence=sentence,
+    )
+    if late is None or step_ms is None:
+        return finding
+    others = f"; next: rank {number_list(late.others)}" if late.others else ""
+    clock = f"; its GPU ran at {late.clock}" if late.clock else ""
+    return structs.replace(
+        finding,
+        status="found",
         where=Where(scope=f"rank {late.rank}"),
         evidence=f"{sentence}{clock}{others}",
-        advice=_words(late, gpu=gpu).advice.format(f"rank {late.rank}"),
+        advice=_words(found).advice.format(f"rank {late.rank}"),
     )
 
 
-def _some(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:5])
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{f' and {len(ranks) - 5} more' if len(ranks) > 5 else ''}"
-
-
-def _confidence(found: Comparison) -> str:
-    """High where all ranks were compared by collectives that agree on more than one step.
+def _confidence(joint: Joint, of_rank: str) -> str:
+    """High where all ranks were compared by collectives that agree on more than one step; a file's is medium.
 
     Low where nothing in the late rank's recording explains the delay.
     """
-    ranks, late = found.ranks, found.ranks.straggler
-    if ranks.steps < 2 or (late is not None and late.cause is None):
+    ranks = joint.ranks
+    if ranks.steps < 2 or (ranks.straggler is not None and ranks.straggler.cause is None):
         return "low"
-    return "medium" if ranks.missing or found.unmatched else "high"
+    return "high" if of_rank == "high" and not ranks.missing and not joint.comparison.unmatched else "medium"
 
 
 def _compared(finding: Finding, joint: Joint, shown: int) -> Finding:
@@ -308,41 +297,37 @@ def _compared(finding: Finding, joint: Joint, shown: int) -> Finding:
     return structs.replace(finding, evidence=evidence)
 
 
-def _check(check: str, text: str, status: str = "warn") -> TrustCheck:
-    return TrustCheck(check=check, status=status, text=text)
-
-
-def _who(ranks: Ranks) -> Iterator[TrustCheck]:
+def _who(
+    ranks: Ranks,
+    by_rank: Mapping[int, Sequence[RankSummary]],
+    by_order: Sequence[str],
+    compared: Sequence[RankSummary],
+    *,
+    worlds: int,
+) -> Iterator[TrustCheck]:
+    """Who is there. ``by_order``: files whose rank is only their place; ``worlds``: sizes that the files say."""
     if ranks.missing:
         of = f" of {ranks.world_size}" if ranks.world_size else ""
         noun = "rank" if len(ranks.missing) == 1 else "ranks"
-        yield _check("ranks", f"{ranks.count}{of} ranks are there, {noun} {number_list(ranks.missing)} missing")
+        yield check("ranks", f"{ranks.count}{of} ranks are there, {noun} {number_list(ranks.missing)} missing")
     elif ranks.count > 1:
-        yield _check("ranks", f"{ranks.count} of {ranks.count} ranks are there", "ok")
-
-
-def _duplicate(same: Sequence[RankSummary]) -> TrustCheck:
-    used, *others = (_file(one.path) for one in same)
-    text = f"more than one file of rank {same[0].rank}: {used} is used, left out: {', '.join(others)}"
-    return _check("ranks", text)
-
-
-def _what_else(
-    ranks: Ranks, compared: Sequence[RankSummary], by_order: Sequence[str], *, disagree: bool
-) -> Iterator[TrustCheck]:
+        yield check("ranks", f"{ranks.count} of {ranks.count} ranks are there", "ok")
+    for rank in ranks.duplicates:
+        used, *others = (_file(one.path) for one in by_rank[rank])
+        text = f"more than one file of rank {rank}: {used} is used, left out: {', '.join(others)}"
+        yield check("ranks", text)
     if ranks.cpu_only:
         text = f"no GPU work in the recording of rank {number_list(ranks.cpu_only)}: not compared"
-        yield _check("ranks", text)
+        yield check("ranks", text)
     if by_order and ranks.count > 1:
-        files = ", ".join(_file(path) for path in by_order[:3])
-        yield _check("ranks", f"no rank in the file or its name, numbered in order: {files}")
-    if disagree:
-        yield _check("ranks", "the files are of worlds of several sizes")
+        yield check("ranks", f"no rank in the file or its name, numbered in order: {', '.join(by_order[:3])}")
+    if worlds > 1:
+        yield check("ranks", "the files are of worlds of several sizes")
     for one in compared:
         if one.stopped:
-            yield _check("ranks", f"rank {one.rank} stopped with {one.stopped}")
+            yield check("ranks", f"rank {one.rank} stopped with {one.stopped}")
         if one.error:
-            yield _check("ranks", f"rank {one.rank}: {one.error}")
+            yield check("ranks", f"rank {one.rank}: {one.error}")
 
 
 def _how(found: Comparison, compared: Sequence[RankSummary]) -> Iterator[TrustCheck]:
@@ -351,24 +336,24 @@ def _how(found: Comparison, compared: Sequence[RankSummary]) -> Iterator[TrustCh
         off, ends = clocks.residual_ns / MS, plural(clocks.ends, "collective")
         if clocks.common:
             text = f"the ranks share one clock; the ends of {ends} lie within ±{time_text(off)}"
-            yield _check("rank clocks", text, "ok")
+            yield check("rank clocks", text, "ok")
         else:
             bad = off > CLOCK_SHARE * (found.ranks.step_ms or math.inf)
-            yield _check(
+            yield check(
                 "rank clocks", f"clocks aligned on the ends of {ends}, ±{time_text(off)}", "warn" if bad else "ok"
             )
     if found.apart:
-        yield _check("rank clocks", f"rank {number_list(found.apart)} shares no collective with the others")
+        yield check("rank clocks", f"rank {number_list(found.apart)} shares no collective with the others")
     if steps and len({one.steps for one in compared}) > 1:
-        yield _check("rank steps", f"the ranks recorded different steps; {steps} are common and compared")
+        yield check("rank steps", f"the ranks recorded different steps; {steps} are common and compared")
     if found.unmatched:
-        yield _check("collectives", f"{plural(found.unmatched, 'collective')} without a partner on another rank")
+        yield check("collectives", f"{plural(found.unmatched, 'collective')} without a partner on another rank")
     if found.skipped_start is not None:
         rank, ms = found.skipped_start
         text = f"rank {rank} entered the first collective {time_text(ms)} late, as its profiler started: left out"
-        yield _check("profiler start", text, "ok")
+        yield check("profiler start", text, "ok")
     if any(not kind.group for one in compared for kind in one.kinds):
-        yield _check("collectives", "the recording does not name the process groups: matched by order alone")
+        yield check("collectives", "the recording does not name the process groups: matched by order alone")
 
 
 def _file(path: str | None) -> str:

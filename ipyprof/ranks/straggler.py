@@ -43,6 +43,7 @@ class Comparison:
         ranks: for the report, without who is missing and the sentence. Its ``state`` is ``straggler``, ``balanced``,
             ``varying`` (late ranks change from step to step) or ``unknown``.
         reason: why it is unknown, or empty.
+        gpu: the ranks have device work.
         recorded_ms: one recorded step, of which the delays are: the longest of the ranks.
         usual_ms: the largest delay of a step, the median over the steps; worst_ms: the largest of all.
         clocks: how the clocks were brought together; apart: ranks that share no collective with the others.
@@ -52,6 +53,7 @@ class Comparison:
 
     ranks: Ranks
     reason: str = ""
+    gpu: bool = False
     recorded_ms: float = 0.0
     usual_ms: float = 0.0
     worst_ms: float = 0.0
@@ -63,39 +65,45 @@ class Comparison:
 
 def compare(summaries: Sequence[RankSummary]) -> Comparison:
     """Who is late among these ranks, each of which stands here once."""
-    found, unmatched = match(summaries)
-    groups = [group for group in found if len(group.columns) > 1]
-    step_ms = _step_ms(summaries)
+    matched, unmatched = match(summaries)
+    groups = [group for group in matched if len(group.columns) > 1]
     ranks = Ranks(
-        count=len(summaries), state="unknown", step_ms=step_ms, per_rank=tuple(one.row() for one in summaries)
+        count=len(summaries),
+        state="unknown",
+        step_ms=_step_ms(summaries),
+        per_rank=tuple(one.row() for one in summaries),
     )
+    gpu = any(one.has_gpu for one in summaries)
+    found = Comparison(ranks=ranks, reason=_why_nothing(summaries), gpu=gpu, unmatched=unmatched)
     if not groups:
-        return Comparison(ranks=ranks, reason=_why_nothing(summaries), unmatched=unmatched)
+        return found
     clocks = clocks_of(groups, summaries)
     groups = [on_one_clock(group, clocks) for group in groups]
     numbers, late, skipped = _delays(groups, len(summaries))
     if len(late) == 0:
-        return Comparison(ranks=ranks, reason="no step was compared", unmatched=unmatched)
+        return replace(found, reason="no step was compared")
     # Delays are those of recorded steps, which are longer than the others.
-    recorded = max([step_ms or 0.0, *(one.step_ms or 0.0 for one in summaries)])
+    recorded = max([ranks.step_ms or 0.0, *(one.step_ms or 0.0 for one in summaries)])
     # Where the clock is one, ends that lie apart are no error of it.
     off = 0.0 if clocks.common else (clocks.residual_ns or 0.0) / MS
-    state = _state(late, recorded, off)
+    least = max(LATE_SHARE * recorded, RESIDUALS * off)
+    state = _state(late, least, VARYING_SHARE * recorded)
     costs, last_share, waiting = _costs(groups, summaries)
-    rows = [one.row(waiting_ms=waiting[at]) for at, one in enumerate(summaries)]
-    compared = Comparison(
-        ranks=structs.replace(ranks, state=state, per_rank=tuple(rows), collectives=costs),
+    rows = [structs.replace(row, waiting_ms=waiting[at]) for at, row in enumerate(ranks.per_rank)]
+    ranks = structs.replace(ranks, state=state, per_rank=tuple(rows), collectives=costs)
+    found = replace(
+        found,
+        ranks=ranks,
         reason=f"the ranks' clocks agree within {off:.1f} ms only" if state == "unknown" else "",
         recorded_ms=recorded,
         clocks=clocks,
         apart=tuple(summaries[at].rank for at in np.flatnonzero(np.isnan(clocks.offset_ns)).tolist()),
         skipped_start=None if skipped is None else (summaries[skipped[0]].rank, skipped[1] / MS),
-        unmatched=unmatched,
     )
     if state == "unknown":
-        return compared  # what the collectives cost, and nothing of who was late
-    typical, largest = median_over(late), np.nanmax(late, axis=1)
-    latest = np.nanargmax(np.where(np.isnan(late), -np.inf, late), axis=1)
+        return found  # what the collectives cost, and nothing of who was late
+    typical, largest = median_over(late), np.fmax.reduce(late, axis=1)
+    latest = np.argmax(np.nan_to_num(late, nan=-np.inf), axis=1)
     rows = [
         structs.replace(
             row,
@@ -107,15 +115,15 @@ def compare(summaries: Sequence[RankSummary]) -> Comparison:
     ]
     widest = max(groups, key=lambda one: (len(one.columns), len(one.kinds)))
     worst = int(numbers[int(np.argmax(largest))])
-    whole = structs.replace(
-        compared.ranks,
-        straggler=_straggler(late, summaries, _least(recorded, off), step_ms) if state == "straggler" else None,
+    ranks = structs.replace(
+        ranks,
+        straggler=_straggler(late, summaries, least, ranks.step_ms) if state == "straggler" else None,
         per_rank=tuple(rows),
         steps=len(late),
         entries=_entries(widest, summaries, worst),
         lanes=_lanes(widest, summaries, worst, typical),
     )
-    return replace(compared, ranks=whole, usual_ms=float(np.median(largest)), worst_ms=float(largest.max()))
+    return replace(found, ranks=ranks, usual_ms=float(np.median(largest)), worst_ms=float(largest.max()))
 
 
 def _step_ms(summaries: Sequence[RankSummary]) -> float | None:
@@ -135,20 +143,14 @@ def _why_nothing(summaries: Sequence[RankSummary]) -> str:
     return "no collective is in the recordings of two ranks"
 
 
-def _least(recorded_ms: float, off_ms: float) -> float:
-    """ms that a delay must exceed."""
-    return max(LATE_SHARE * recorded_ms, RESIDUALS * off_ms)
-
-
-def _state(late: Float, recorded_ms: float, off_ms: float) -> str:
+def _state(late: Float, least: float, varying: float) -> str:
     """``state`` of the comparison.
 
     Args:
         late: (steps, r) ms of delay, NaN = not seen.
-        off_ms: what the clocks may be off.
+        least: ms that a delay must exceed, which the clocks cannot have made up; varying: for ``varying``.
     """
-    least = _least(recorded_ms, off_ms)
-    largest, first = np.nanmax(late, axis=1), _by_delay(late)[0]
+    largest, first = np.fmax.reduce(late, axis=1), _by_delay(late)[0]
     own = late[:, first]
     # Two late ranks may take turns at being the latest.
     often = median_over(late)[first] > least and (own > least).mean() > MOSTLY
@@ -156,16 +158,15 @@ def _state(late: Float, recorded_ms: float, off_ms: float) -> str:
     its_own = float(np.fmax(own, 0.0).sum()) >= ITS_OWN * float(np.fmax(largest, 0.0).sum())
     if often and its_own:
         return "straggler"
-    if (largest > max(VARYING_SHARE * recorded_ms, least)).mean() > MOSTLY:
+    if (largest > max(varying, least)).mean() > MOSTLY:
         return "varying"
     # Delays that the clocks could have made up are neither seen nor ruled out.
-    return "unknown" if (largest > VARYING_SHARE * recorded_ms).mean() > MOSTLY else "balanced"
+    return "unknown" if (largest > varying).mean() > MOSTLY else "balanced"
 
 
 def _by_delay(late: Float) -> list[int]:
     """Positions of the ranks, the latest first."""
-    typical = median_over(late)
-    order: list[int] = np.argsort(-np.where(np.isnan(typical), -np.inf, typical), kind="stable").tolist()
+    order: list[int] = np.argsort(-np.nan_to_num(median_over(late), nan=-np.inf), kind="stable").tolist()
     return order
 
 
@@ -266,21 +267,17 @@ def _group_delays(group: GroupMatch, numbers: Int64) -> tuple[Float, tuple[int, 
     delays = np.full((len(numbers), len(group.columns)), np.nan)
     for row, number in enumerate(numbers.tolist()):
         mine = blocks[step_of == number]
-        if len(mine) and not np.isnan(mine).all():
-            delays[row] = np.where(np.isnan(mine).all(axis=0), np.nan, np.nansum(mine, axis=0))
+        delays[row] = np.where(np.isnan(mine).all(axis=0), np.nan, np.nansum(mine, axis=0))
     return delays, start
 
 
 def _behind_the_others(ready: Float) -> Float:
     """(c, r) how much later than the median of the others each rank is ready."""
-    count = ready.shape[1]
-    lag = np.full_like(ready, np.nan)
-    if count > 16:
+    if ready.shape[1] > 16:
         # One more or less does not move the median of many.
         return ready - median_over(ready.T)[:, np.newaxis]
-    for at in range(count):
-        lag[:, at] = ready[:, at] - median_over(np.delete(ready, at, axis=1).T)
-    return lag
+    columns = (ready[:, at] - median_over(np.delete(ready, at, axis=1).T) for at in range(ready.shape[1]))
+    return np.stack(list(columns), axis=1)
 
 
 def _stretches(group: GroupMatch) -> Bool:
@@ -307,12 +304,8 @@ def _blocks(group: GroupMatch, lag: Float, begins: Bool) -> tuple[Float, Int64]:
     last = np.append(first[1:], len(lag))
     carried = np.zeros(lag.shape[1])
     for row, (begin, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        part = lag[begin:stop]
-        seen = ~np.isnan(part).all(axis=0)
-        most = np.full(lag.shape[1], np.nan)
-        most[seen] = np.nanmax(part[:, seen], axis=0)
-        blocks[row] = most - (0.0 if begins[begin] else carried)
-        carried = np.nan_to_num(part[-1])
+        blocks[row] = np.fmax.reduce(lag[begin:stop]) - (0.0 if begins[begin] else carried)
+        carried = np.nan_to_num(lag[stop - 1])
     return blocks, group.step[first]
 
 
@@ -321,7 +314,7 @@ def _start_skew(lag: Float, blocks: Float) -> tuple[int, float] | None:
     if len(lag) < 2 or len(blocks) < 2 or np.isnan(lag[0]).all():
         return None
     late = int(np.nanargmax(lag[0]))
-    rest = max(float(np.nanmax(np.nan_to_num(lag[1:]))), float(np.nanmax(np.nan_to_num(blocks[1:]))), 0.0)
+    rest = max(float(np.nan_to_num(lag[1:]).max()), float(np.nan_to_num(blocks[1:]).max()), 0.0)
     ns = float(lag[0, late])
     return (late, ns) if ns > SKEW_TIMES * rest and ns > 2 * RESET_NS else None
 
@@ -333,7 +326,7 @@ def _costs(
 
     A collective's latency is the shortest duration over the ranks: what it takes when nobody waits.
     """
-    costs = []
+    costs: list[CollectiveCost] = []
     last_count, in_count, waiting = (np.zeros(len(summaries)) for _ in range(3))
     for group in groups:
         duration = group.end_ns - group.start_ns
@@ -341,35 +334,29 @@ def _costs(
         if not shared.any():
             continue
         steps = len(np.unique(group.step))
-        duration, ready, exposed = duration[shared], group.ready_ns[shared], group.exposed_ns[shared]
-        latency, spread = np.nanmin(duration, axis=1), np.nanmax(ready, axis=1) - np.nanmin(ready, axis=1)
+        duration, ready, exposed = (ns[shared] / MS for ns in (duration, group.ready_ns, group.exposed_ns))
+        latency = np.nanmin(duration, axis=1)
         wait = duration - latency[:, np.newaxis]
-        last = group.columns[np.nanargmax(np.where(np.isnan(ready), -np.inf, ready), axis=1)]
-        waiting[group.columns] += np.nansum(wait, axis=0) / MS / steps
-        np.add.at(last_count, last, 1.0)
+        waiting[group.columns] += np.nansum(wait, axis=0) / steps
+        np.add.at(last_count, group.columns[np.nanargmax(ready, axis=1)], 1.0)
         in_count[group.columns] += (~np.isnan(duration)).sum(axis=0)
         kinds = [kind for kind, used in zip(group.kinds, shared.tolist(), strict=True) if used]
         for kind in dict.fromkeys(kinds):
             mine = np.array([other == kind for other in kinds], bool)
-            calls = int(mine.sum())
-            places, counts = np.unique(last[mine], return_counts=True)
-            ranked = sorted(zip(counts.tolist(), places.tolist(), strict=True), key=lambda one: (-one[0], one[1]))
             cost = CollectiveCost(
                 name=kind.name,
                 group=kind.group,
                 size=kind.size,
                 message_bytes=kind.message_bytes,
-                calls=calls / steps,
-                latency_ms=float(np.median(latency[mine])) / MS,
-                waiting_ms=float(np.nanmean(wait[mine])) / MS,
-                exposed_ms=float(np.nanmean(exposed[mine])) / MS,
-                spread_ms=float(np.median(spread[mine])) / MS,
-                last=tuple((summaries[at].rank, count / calls) for count, at in ranked[:5]),
+                calls=float(mine.sum()) / steps,
+                latency_ms=float(np.median(latency[mine])),
+                waiting_ms=float(np.nanmean(wait[mine])),
+                exposed_ms=float(np.nanmean(exposed[mine])),
             )
-            costs.append((cost.calls * float(np.median(latency[mine]) + np.nanmean(wait[mine])), cost))
-    costs.sort(key=lambda one: -one[0])
+            costs.append(cost)
+    costs.sort(key=lambda cost: -cost.calls * (cost.latency_ms + (cost.waiting_ms or 0.0)))
     shares = [float(last_count[at] / in_count[at]) if in_count[at] else None for at in range(len(summaries))]
-    return tuple(cost for _, cost in costs[:MOST_KINDS]), shares, waiting.tolist()
+    return tuple(costs[:MOST_KINDS]), shares, waiting.tolist()
 
 
 def _entries(group: GroupMatch, summaries: Sequence[RankSummary], step: int) -> tuple[Entry, ...]:
@@ -393,14 +380,12 @@ def _lanes(
     start, end = group.start_ns[rows], group.end_ns[rows]
     if np.isnan(start).all():
         return {}
-    origin = float(np.nanmin(start))
     before = group.end_ns[rows[0] - 1] if rows[0] > 0 else start[0]
-    if not np.isnan(before).all():
-        origin = min(origin, float(np.nanmax(before)))
+    origin = float(np.fmin(np.nanmin(start), np.fmax.reduce(before)))
     late = np.nan_to_num(typical[group.columns])
     order = [at for at in np.argsort(-late, kind="stable").tolist() if not np.isnan(start[:, at]).all()]
     # The latest two, the first one, the earliest two.
-    chosen = list(dict.fromkeys((*order[:2], *([0] if 0 in order else []), *order[-2:], *order)))[:MOST_LANES]
+    chosen = [at for at in dict.fromkeys((*order[:2], 0, *order[-2:], *order)) if at in order][:MOST_LANES]
     return {
         str(summaries[group.columns[at]].rank): tuple(
             ((first - origin) / MS, (last - origin) / MS)

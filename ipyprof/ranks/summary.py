@@ -65,9 +65,9 @@ class RankSummary(Rank, frozen=True, omit_defaults=True):
     rows: tuple[tuple[int, int, int, int, int, int, int], ...] = ()
     stopped: str = ""
 
-    def row(self, **compared: Any) -> Rank:
-        """Its row of the report, with what the comparison found."""
-        return Rank(**{name: getattr(self, name) for name in Rank.__struct_fields__} | compared)
+    def row(self) -> Rank:
+        """Its row of the report."""
+        return Rank(**{name: getattr(self, name) for name in Rank.__struct_fields__})
 
 
 def summarise(profile: Profile) -> RankSummary:
@@ -76,7 +76,10 @@ def summarise(profile: Profile) -> RankSummary:
     world = trace.metadata.get("distributedInfo")
     world = world if isinstance(world, dict) else {}
     rank, host = _integer(world.get("rank"), 0), trace.metadata.get("host_name")
-    ms = {} if profile.program is None else _parts(profile, profile.program)
+    ms: dict[str, Any] = {}
+    if profile.program is not None:
+        on_device = bool(np.isin(trace.kind, DEVICE_KINDS).any())
+        ms = _on_device(profile, profile.program) if on_device else _on_host(profile)
     kinds, table = collectives_of(trace, steps) if ms else ((), np.empty((0, 7), np.int64))
     numbers = step_numbers(trace, steps) if ms else ()
     kept = table[np.isin(table[:, STEP], _steps_that_fit(table[:, STEP], numbers))]
@@ -111,13 +114,8 @@ def _steps_that_fit(step: Int64, numbers: tuple[int, ...]) -> list[int]:
     return [number for at, number in enumerate(numbers) if at == 0 or counts[at] <= MOST_COLLECTIVES]
 
 
-def _parts(profile: Profile, program: Program) -> dict[str, Any]:
-    """``breakdown``, ``busy_ms``, ``phases_ms`` and ``kernels`` of one recorded step."""
-    on_device = bool(np.isin(profile.trace.kind, DEVICE_KINDS).any())
-    return _on_device(profile, program) if on_device else _on_host(profile)
-
-
 def _on_device(profile: Profile, program: Program) -> dict[str, Any]:
+    """``breakdown``, ``busy_ms``, ``phases_ms`` and ``kernels`` of one recorded step."""
     trace, steps = profile.trace, profile.steps
     per_step = MS * max(steps.count, 1)
     records = {kind: program.record[trace.kind[program.record] == kind] for kind in DEVICE_KINDS}
@@ -147,6 +145,7 @@ def _on_device(profile: Profile, program: Program) -> dict[str, Any]:
 
 
 def _on_host(profile: Profile) -> dict[str, Any]:
+    """As ``_on_device``, of a rank without a GPU."""
     trace, steps = profile.trace, profile.steps
     per_step = MS * max(steps.count, 1)
     begin, stop = int(steps.marks_ns[0]), int(steps.marks_ns[-1])

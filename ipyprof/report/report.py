@@ -173,8 +173,6 @@ class CollectiveCost(Record, frozen=True):
     latency_ms: Ms = 0.0
     waiting_ms: Ms | None = None
     exposed_ms: Ms = 0.0
-    spread_ms: Ms | None = None
-    last: tuple[tuple[int, Number], ...] = ()  # (rank, share of the calls in which it came last)
 
 
 class Entry(Record, frozen=True):

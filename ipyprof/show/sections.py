@@ -18,7 +18,6 @@ from ipyprof.formatting import (
     time_text,
     unbroken,
 )
-from ipyprof.ranks.report import chosen_rows, collective_text, kept_text, lane_view, last_text, rank_title
 from ipyprof.report.repeats import repeats_text
 from ipyprof.report.report import Report, plain_values
 from ipyprof.show.markup import (
@@ -43,6 +42,7 @@ from ipyprof.show.markup import (
 )
 from ipyprof.show.memory import is_process
 from ipyprof.show.pictures import DONUT_SIZE, HEARTBEAT_SIZE, WIDTH, donut, heartbeat, magnification, timeline
+from ipyprof.show.ranks import chosen_rows, collective_text, kept_text, lane_view, last_text, rank_title
 from ipyprof.show.words import (
     ACCENT,
     ACCENT_INK,

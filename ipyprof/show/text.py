@@ -24,11 +24,11 @@ from ipyprof.formatting import (
     time_text,
     unbroken,
 )
-from ipyprof.ranks.report import collective_lines, kept_text, rank_table, rank_title
 from ipyprof.report.repeats import repeats_text
 from ipyprof.report.report import Report, plain_values
 from ipyprof.show.markup import card, cell, escape, note, row, table, title
 from ipyprof.show.memory import failure_lines, is_process, notes
+from ipyprof.show.ranks import collective_lines, kept_text, rank_table, rank_title
 from ipyprof.show.tables import TITLE, scope_lines
 from ipyprof.show.words import (
     BOUND,

@@ -30,8 +30,8 @@ def store() -> Any:
 def test_summaries_arrive_and_runs_are_kept_apart(store: Any) -> None:
     """The second run of a rank does not read the first run's messages."""
     (sent,) = simulate(Job(ranks=2, buckets=500))[1:]
-    Meeting(World(rank=1, size=2), store).send("summary/1", sent)
-    first, again = (Meeting(World(rank=0, size=2), store) for _ in range(2))
+    Meeting(1, store).send("summary/1", sent)
+    first, again = (Meeting(0, store) for _ in range(2))
 
     assert first.gather(["summary/1"], RankSummary, 0.1) == {"summary/1": sent}
     assert again.gather(["summary/1"], RankSummary, 0.1) == {}
@@ -39,8 +39,8 @@ def test_summaries_arrive_and_runs_are_kept_apart(store: Any) -> None:
 
 def test_a_wait_ends(store: Any) -> None:
     # given three ranks of which one never comes
-    first = Meeting(World(rank=0, size=3), store)
-    Meeting(World(rank=1, size=3), store).send("decision", {1: "late"})
+    first = Meeting(0, store)
+    Meeting(1, store).send("decision", {1: "late"})
     # when rank 0 waits for a fifth of a second
     begin = time.monotonic()
     found = first.gather(["decision", "summary/2"], dict[int, str], 0.2)
@@ -51,7 +51,7 @@ def test_a_wait_ends(store: Any) -> None:
 
 def test_what_is_no_message_is_not_taken(store: Any) -> None:
     """Nothing is unpickled: what comes from the store is data of the expected type, or nothing."""
-    first = Meeting(World(rank=0, size=2), store)
+    first = Meeting(0, store)
     first.send("odd", ["no summary"])
     store.set("ipyprof/1/broken", b"no zlib")
 
@@ -69,7 +69,7 @@ def test_a_store_that_goes_away_ends_the_wait() -> None:
         def check(self, _names: list[str]) -> bool:
             raise RuntimeError("Connection reset by peer")
 
-    assert Meeting(World(rank=1, size=2), Gone()).gather(["decision"], dict[int, str], 60.0) == {}
+    assert Meeting(1, Gone()).gather(["decision"], dict[int, str], 60.0) == {}
 
 
 def test_sigterm_waits_until_the_report_is_there() -> None:

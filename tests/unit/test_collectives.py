@@ -61,45 +61,32 @@ def backward(kernel: str = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", **args
     return builder
 
 
-def test_a_collective_is_what_its_metadata_says() -> None:
-    # given a kernel with metadata
+def test_a_collective_is_what_its_metadata_says_and_ready_when_earlier_work_is_done() -> None:
+    # given a collective with metadata in step 4 that starts 2 after the kernel launched before it
     one = found(backward(**metadata()))
-    # then group, members, size, message and algorithm are known
-    kind = CollectiveKind(name="allreduce", group="0", members=(0, 1), size=2, message_bytes=2 * MEGA)
-    assert one.kinds == (kind,)
+    # then group, members, size and message are known, and it was ready at the kernel's end; nothing hides any of it
+    assert one.kinds == (CollectiveKind(name="allreduce", group="0", members=(0, 1), size=2, message_bytes=2 * MEGA),)
+    assert (one.ready, one.start, one.end) == ([110_000], [112_000], [200_000])
+    assert (one.step, one.exposed) == ([4], [88_000])
 
 
 @pytest.mark.parametrize(
-    "kernel",
+    ("kernel", "told", "name", "together"),
     [
-        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)",
-        "ncclDevKernel_Generic(x)",
-        "ncclDevKernel_Generic_4(x)",
-        "rccl_main_kernel(x)",
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)", "_allgather_base", "allgather", True),
+        ("ncclDevKernel_Generic(x)", "allgather_into_tensor_coalesced", "allgatherintotensorcoalesced", True),
+        ("ncclDevKernel_Generic_4(x)", "_reduce_scatter_base", "reducescatter", True),
+        ("rccl_main_kernel(x)", "all_to_allv", "alltoallv", True),
+        ("ncclDevKernel_Generic(x)", "reduce", "reduce", False),
+        ("ncclDevKernel_Generic(x)", "broadcast", "broadcast", False),
+        ("ncclDevKernel_Generic(x)", "barrier", "barrier", True),
     ],
 )
-def test_the_kernel_name_does_not_tell_the_collective(kernel: str) -> None:
-    """C2: which collective it is comes from the metadata, whatever the kernel is called."""
-    one = found(backward(kernel, **metadata("all_gather_into_tensor")))
-
-    assert [kind.name for kind in one.kinds] == ["allgatherintotensor"]
-
-
-@pytest.mark.parametrize(
-    ("told", "name", "together"),
-    [
-        ("_allgather_base", "allgather", True),
-        ("allgather_into_tensor_coalesced", "allgatherintotensorcoalesced", True),
-        ("_reduce_scatter_base", "reducescatter", True),
-        ("all_to_allv", "alltoallv", True),
-        ("reduce", "reduce", False),
-        ("broadcast", "broadcast", False),
-        ("barrier", "barrier", True),
-    ],
-)
-def test_names_of_several_versions_mean_the_same(told: str, name: str, together: bool) -> None:
-    """Who may leave early says nothing of the clocks."""
-    (kind,) = found(backward(**metadata(told))).kinds
+def test_the_metadata_tells_the_collective_and_not_the_kernels_name(
+    kernel: str, told: str, name: str, together: bool
+) -> None:
+    """C2: names of several versions mean the same. Of one that may be left early the end says nothing of the clocks."""
+    (kind,) = found(backward(kernel, **metadata(told))).kinds
 
     assert (kind.name, kind.leaves_together) == (name, together)
 
@@ -115,14 +102,6 @@ def test_without_metadata_the_annotation_around_the_launch_tells() -> None:
     # then there is one, of that name and size
     assert one.kind == [0]
     assert (one.kinds[0].name, one.kinds[0].message_bytes) == ("allreduce", 40_000)
-
-
-def test_a_rank_is_ready_when_its_own_earlier_work_is_done() -> None:
-    # given a collective that starts 2 after the kernel launched before it
-    one = found(backward(**metadata()))
-    # then it was ready at the kernel's end, in step 4, and no other work hides any of it
-    assert (one.ready, one.start, one.end) == ([110_000], [112_000], [200_000])
-    assert (one.step, one.exposed) == ([4], [88_000])
 
 
 def test_a_collective_behind_another_one_was_ready_before_it_started() -> None:
@@ -193,21 +172,13 @@ def gloo(*, overlapped: bool) -> TraceBuilder:
     return builder
 
 
-def test_without_a_gpu_the_annotations_of_gloo_are_the_collectives() -> None:
-    """The file has one group: its name and ranks are theirs."""
-    one = found(gloo(overlapped=False))
+@pytest.mark.parametrize(("overlapped", "waited", "exposed"), [(False, 1, 3_900_000), (True, 0, 0)])
+def test_without_a_gpu_the_annotations_of_gloo_are_the_collectives(overlapped: bool, waited: int, exposed: int) -> None:
+    """The file has one group: its name and ranks are theirs. A host that works on does not wait."""
+    one = found(gloo(overlapped=overlapped))
 
     assert (one.kinds[0].name, one.kinds[0].group, one.kinds[0].members) == ("allreduce", "0", (0, 1))
-    assert one.ready == [1_000_000]
-    assert one.joined == [1]
-    assert one.exposed == [3_900_000]
-
-
-def test_a_host_that_works_on_does_not_wait_for_gloo() -> None:
-    one = found(gloo(overlapped=True))
-
-    assert one.joined == [0]
-    assert one.exposed == [0]
+    assert (one.ready, one.joined, one.exposed) == ([1_000_000], [waited], [exposed])
 
 
 @pytest.mark.parametrize(

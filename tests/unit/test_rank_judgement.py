@@ -17,34 +17,46 @@ from tests.simulated_ranks import MS, Job, simulate
 LATE = Job(late={2: ("loader", 31 * MS)})
 
 
+OWN = Verdict(cause="launch_bound", headline="The GPU waits for launches.", advice="", confidence="high")
+COMMUNICATION = Finding(
+    cause="communication",
+    status="found",
+    recoverable_ms=3.0,
+    evidence="1 collective in a step, 3.0 ms; one file cannot tell which rank is late",
+)
+SINGLE = Finding(cause="straggler", status="unknown", evidence="one file of several ranks cannot tell who is late")
+
+
+def joined(joint: Joint) -> Report:
+    """Rank 0's own report with what all ranks say."""
+    own = structs.replace(sample_reports.sync(), findings=(COMMUNICATION, SINGLE), verdict=OWN)
+    return with_ranks(own, joint, 0)
+
+
 def sentence(ranks: Sequence[RankSummary]) -> str:
     return judge(ranks).ranks.sentence
 
 
 @pytest.mark.parametrize(
-    ("part", "because"),
+    ("part", "gpu", "because", "bound"),
     [
-        ("loader", "its loader takes 33.0 ms, the others' 2.00 ms"),
-        ("compute", "its GPU computes 69.0 ms, the others' 38.0 ms, with 50 more kernels"),
-        ("host", "its Python takes 31.0 ms, the others' 0.00 ms"),
-        ("copies", "its GPU copies for 31.0 ms, the others' 0.00 ms"),
+        ("loader", True, "its loader takes 33.0 ms, the others' 2.00 ms", "IO"),
+        ("compute", True, "its GPU computes 69.0 ms, the others' 38.0 ms, with 50 more kernels", "GPU"),
+        ("compute", False, "its operators take 69.0 ms, the others' 38.0 ms", "CPU"),
+        ("host", True, "its Python takes 31.0 ms, the others' 0.00 ms", "CPU"),
+        ("copies", True, "its GPU copies for 31.0 ms, the others' 0.00 ms", "IO"),
     ],
 )
-def test_the_sentence_names_rank_delay_and_cause(part: str, because: str) -> None:
+def test_the_sentence_names_rank_delay_and_cause(part: str, gpu: bool, because: str, bound: str) -> None:
     """C10: who, by how much, how often, and what it has more of."""
-    ranks = judge(simulate(Job(ranks=8, late={5: (part, 31 * MS)}))).ranks
+    summaries = simulate(Job(ranks=8, late={5: (part, 31 * MS)}))
+    joint = judge([structs.replace(one, has_gpu=gpu) for one in summaries])
 
-    assert ranks.sentence == f"rank 5 is late by 31.0 ms on 3 of 3 steps: {because}"
-    assert len(ranks.sentence.split()) <= 25
-    assert ranks.straggler is not None
-    assert ranks.straggler.phase == ("loader" if part == "loader" else "forward")
-
-
-def test_without_a_gpu_operators_take_the_time() -> None:
-    ranks = [structs.replace(one, has_gpu=False) for one in simulate(Job(late={1: ("compute", 31 * MS)}))]
-
-    assert sentence(ranks).endswith("its operators take 69.0 ms, the others' 38.0 ms")
-    assert judge(ranks).bound.startswith("CPU-bound")
+    assert joint.ranks.sentence == f"rank 5 is late by 31.0 ms on 3 of 3 steps: {because}"
+    assert len(joint.ranks.sentence.split()) <= 25
+    assert joint.ranks.straggler is not None
+    assert joint.ranks.straggler.phase == ("loader" if part == "loader" else "forward")
+    assert joined(joint).verdict.bound.startswith(f"{bound}-bound")
 
 
 def test_balanced_ranks_say_what_is_usual_and_what_was_the_worst() -> None:
@@ -77,22 +89,6 @@ def test_the_finding_is_what_the_step_would_gain() -> None:
     assert finding.recoverable_ms == pytest.approx(31)
     assert finding.predicted_step_ms == pytest.approx(step - 31, rel=0.02)
     assert "storage" in finding.advice and "rank 2" in finding.advice
-
-
-OWN = Verdict(cause="launch_bound", headline="The GPU waits for launches.", advice="", confidence="high")
-COMMUNICATION = Finding(
-    cause="communication",
-    status="found",
-    recoverable_ms=3.0,
-    evidence="1 collective in a step, 3.0 ms; one file cannot tell which rank is late",
-)
-SINGLE = Finding(cause="straggler", status="unknown", evidence="one file of several ranks cannot tell who is late")
-
-
-def joined(joint: Joint) -> Report:
-    """Rank 0's own report with what all ranks say."""
-    own = structs.replace(sample_reports.sync(), findings=(COMMUNICATION, SINGLE), verdict=OWN)
-    return with_ranks(own, joint, 0)
 
 
 def test_a_late_rank_heads_the_verdict() -> None:
@@ -155,24 +151,6 @@ def test_missing_ranks_are_named(world: int | None, of: str) -> None:
 
     assert judge(found).ranks.missing == (1, 2, 3, 4, 5, 6)
     assert texts(found) == [f"2{of} ranks are there, ranks 1–6 missing"]
-
-
-def test_two_files_of_one_rank_are_named() -> None:
-    """B11: the first is used."""
-    found = files(0, 0, 1, world=2)
-
-    assert [one.path for one in judge(found).ranks.per_rank] == ["0.json", "2.json"]
-    assert "more than one file of rank 0: 0.json is used, left out: 1.json" in texts(found)
-
-
-def test_a_rank_without_gpu_work_among_others_is_not_compared() -> None:
-    """B11: one CPU-only file among GPU files."""
-    found = files(0, 1, 2, world=3)
-    found[1] = structs.replace(found[1], has_gpu=False)
-    ranks = judge(found).ranks
-
-    assert ([one.rank for one in ranks.per_rank], ranks.cpu_only, ranks.missing) == ([0, 2, 1], (1,), ())
-    assert "no GPU work in the recording of rank 1: not compared" in texts(found)
 
 
 def test_a_rank_may_stand_in_the_name_of_its_file_or_only_in_the_order() -> None:

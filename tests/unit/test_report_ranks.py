@@ -8,10 +8,10 @@ import pytest
 from msgspec import structs
 
 from ipyprof.ranks.judge import judge
-from ipyprof.ranks.report import chosen_rows, lane_view
 from ipyprof.ranks.summary import RankSummary
 from ipyprof.report.report import Report, plain_values
 from ipyprof.show.html import render_html
+from ipyprof.show.ranks import chosen_rows, lane_view
 from ipyprof.show.text import render_text
 from tests import sample_reports
 from tests.simulated_ranks import MS, Job, large_job, simulate

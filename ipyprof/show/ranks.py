@@ -1,17 +1,13 @@
-"""Several ranks in the report: the value of its key ``ranks``, and its lines of text."""
+"""What several ranks of one job say, in words and rows of a table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ipyprof.formatting import NOT_MEASURED, TIMES, count_cell, plural, rate_text, size_text, time_cell, time_text
-from ipyprof.ranks.summary import PARTS
+from ipyprof.formatting import NOT_MEASURED, TIMES, count_cell, plural, size_text, time_cell, time_text
 
-MS = 1e6
 ROWS = 12
-MOST_LANES = 8
-BUS_BYTES = 1_000_000  # of smaller messages the bandwidth says nothing: their time is latency
 HEADS = {
     "compute": "compute",
     "copies": "copies",
@@ -50,7 +46,7 @@ def rank_table(ranks: Mapping[str, Any], width: int) -> list[str]:
     rows = chosen_rows(ranks)
     if not rows:
         return []
-    shown = [part for part in PARTS if any((one["breakdown"][part] or 0.0) > 0.0005 for one in rows)]
+    shown = [part for part in HEADS if any((one["breakdown"][part] or 0.0) > 0.0005 for one in rows)]
     total = ranks.get("step_ms")
     shown = shown[: max((width - 22) // 9, 1)]
     late = (ranks.get("straggler") or {}).get("rank")
@@ -72,15 +68,12 @@ def collective_lines(ranks: Mapping[str, Any]) -> list[str]:
 
 
 def collective_text(cost: Mapping[str, Any]) -> str:
-    """Such as ``8 allreduce a step of 33.6 MB over 2 ranks (RING LL): 0.16 ms, waiting 0.54 ms, 207 GB/s``."""
+    """Such as ``8 allreduce a step of 33.6 MB over 2 ranks: takes 0.16 ms, waits 0.54 ms``."""
     size = f" of {size_text(cost['message_bytes'])}" if cost.get("message_bytes") is not None else ""
     over = f" over {plural(cost['size'], 'rank')}" if cost.get("size") else ""
-    how = f" ({cost['algorithm']})" if cost.get("algorithm") else ""
-    rate = cost.get("bus_bytes_per_s")
-    bus = f", {rate_text(rate / 1e9, 'GB/s')} on the bus" if rate and cost["message_bytes"] >= BUS_BYTES else ""
-    head = f"{count_cell(cost['calls'])}{TIMES} {cost['name']}{size}{over}{how}"
+    head = f"{count_cell(cost['calls'])}{TIMES} {cost['name']}{size}{over}"
     return (
-        f"{head}: takes {time_text(cost['latency_ms'])}{bus}, waits {time_text(cost['waiting_ms'])}, "
+        f"{head}: takes {time_text(cost['latency_ms'])}, waits {time_text(cost['waiting_ms'])}, "
         f"exposed {time_text(cost['exposed_ms'])}"
     )
 
