@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.capture.memory import out_of_memory, read_message
-from ipyprof.capture.session import Session
-from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord, OutOfMemory
+from tests.capture.fake_session import record
 
 GIB, MIB = 2**30, 2**20
 NEW = (
@@ -121,18 +119,7 @@ for step in range(12):
 
 def run(shell: Any, cell: str, **options: Any) -> tuple[LiveRecord, BaseException | None]:
     """What a run keeps of a cell, and what the cell raised."""
-    compiled = compile_cell(shell, cell)
-    chosen = Options(wait=1, warmup=1, active=2, at_end=True, **options)
-    session = Session(chosen, source=compiled.source, cell_name=compiled.filename)
-    detector = StepDetector(chosen, session, compiled.loops, compiled.text, filename=compiled.filename)
-    raised: BaseException | None = None
-    try:
-        run_cell(shell, compiled, detector=detector)
-    except Exception as error:
-        raised = error
-        recording = session.finish(error)
-    else:
-        recording = session.finish()
+    recording, raised = record(shell, cell, Options(wait=1, warmup=1, active=2, at_end=True, **options))
     recording.discard()
     return recording.live, raised
 

@@ -15,13 +15,11 @@ from torch.profiler import _KinetoProfile
 
 from ipyprof.analysis.memory import DeviceMemory, MemorySummary, memory_view
 from ipyprof.analysis.steps import find_steps
-from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.capture.profiler import Profiler
-from ipyprof.capture.session import Session
-from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord
 from ipyprof.trace.reader import parse_trace
+from tests.capture.fake_session import record
 
 SETUP = """
 import torch
@@ -58,16 +56,7 @@ def recorded(shell: Any, setup: str, cell: str) -> tuple[DeviceMemory, LiveRecor
 def summed_up(shell: Any, setup: str, cell: str) -> tuple[MemorySummary, LiveRecord]:
     """All that is known of a cell's memory."""
     shell.run_cell(setup).raise_error()
-    compiled = compile_cell(shell, cell)
-    options = Options(wait=1, warmup=1, active=3, at_end=True)
-    session = Session(options, source=compiled.source, cell_name=compiled.filename)
-    detector = StepDetector(options, session, compiled.loops, compiled.text, filename=compiled.filename)
-    try:
-        run_cell(shell, compiled, detector=detector)
-    except Exception as error:
-        recording = session.finish(error)
-    else:
-        recording = session.finish()
+    recording, _ = record(shell, cell, Options(wait=1, warmup=1, active=3, at_end=True))
     assert recording.trace_path is not None
     file = json.loads(recording.trace_path.read_text())
     recording.discard()
