@@ -101,8 +101,7 @@ def _saved_by(node: Any) -> list[Any]:
         if key.startswith("_raw_saved_") and type(descriptor) is GetSetDescriptorType:
             raw = GetSetDescriptorType.__get__(descriptor, node, kind)
             for one in raw if type(raw) is tuple else (raw,):
-                # torch before 2.4 has neither of the two.
-                if getattr(one, "unpack_hook", one) is None and (tensor := one.data) is not None:
+                if one.unpack_hook is None and (tensor := one.data) is not None:
                     found.append(tensor)
     return found
 

@@ -156,24 +156,19 @@ def process_bytes() -> int | None:
 
 def versions() -> dict[str, str | None]:
     """Versions of torch, cuda, cupti, python and ipyprof; unknown is ``None``."""
-    cupti = next(
-        (
-            found
-            for name in ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu13", "nvidia-cuda-cupti-cu12")
-            if (found := _package_version(name)) is not None
-        ),
-        None,
-    )
+    packages = ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu13", "nvidia-cuda-cupti-cu12")
+    cupti = next((found for name in packages if (found := package_version(name)) is not None), None)
     return {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "cupti": cupti,
         "python": platform.python_version(),
-        "ipyprof": _package_version("ipyprof"),
+        "ipyprof": package_version("ipyprof"),
     }
 
 
-def _package_version(name: str) -> str | None:
+def package_version(name: str) -> str | None:
+    """The version of an installed package, or ``None``."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

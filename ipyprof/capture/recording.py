@@ -168,37 +168,28 @@ def export(profiler: Profiler, *, unfinished: int | None) -> tuple[Path, Tempora
     return path, directory
 
 
-class LineRanges:
-    """The open ranges of one thread, the innermost last."""
+class LineRange:
+    """Records a range ``## line N``; ``around`` holds the open ones of the thread, the innermost last.
 
-    def __init__(self) -> None:
-        self._open: list[AbstractContextManager[Any]] = []
+    Its exit does nothing where the range is not among them any more.
+    """
 
-    def of(self, line: int) -> AbstractContextManager[Any]:
-        """A context manager that records a range ``## line N``. Its exit does nothing when the range is ended."""
-        return _LineRange(line, self._open)
+    __slots__ = ("_around", "_range")
 
-    def end_all(self) -> None:
-        """End every open range, the innermost first, while their profiler is on."""
-        while self._open:
-            self._open.pop().__exit__(None, None, None)
-
-    def forget(self) -> None:
-        """The profiler of the open ranges was taken: they must not be ended."""
-        self._open.clear()
-
-
-class _LineRange:
-    __slots__ = ("_open", "_range")
-
-    def __init__(self, line: int, open_ranges: list[AbstractContextManager[Any]]) -> None:
+    def __init__(self, line: int, around: list[AbstractContextManager[Any]]) -> None:
         self._range = doors.named_range(f"## line {line}")
-        self._open = open_ranges
+        self._around = around
 
     def __enter__(self) -> None:
         self._range.__enter__()
-        self._open.append(self._range)
+        self._around.append(self._range)
 
     def __exit__(self, *_error: object) -> None:
-        while self._range in self._open:  # with one inside that an interrupt left open
-            self._open.pop().__exit__(None, None, None)
+        while self._range in self._around:  # with one inside that an interrupt left open
+            self._around.pop().__exit__(None, None, None)
+
+
+def end_ranges(opened: list[AbstractContextManager[Any]]) -> None:
+    """End every open range, the innermost first, while their profiler is on."""
+    while opened:
+        opened.pop().__exit__(None, None, None)

@@ -33,7 +33,7 @@ from ipyprof.capture import torch_doors as doors
 from ipyprof.capture.memory import Holdings
 from ipyprof.capture.notes import Notes
 from ipyprof.capture.profiler import Profiler, ProfilerState, already_on, uninterrupted
-from ipyprof.capture.recording import LineRanges, RecordedSteps, Recording, export
+from ipyprof.capture.recording import LineRange, RecordedSteps, Recording, end_ranges, export
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord
 
@@ -214,7 +214,7 @@ class Session:
         self._wait, self._after = wait, baseline.Laps()
         self._profiler: Profiler | None = None
         self._steps: RecordedSteps | None = None
-        self._ranges = LineRanges()
+        self._ranges: list[AbstractContextManager[Any]] = []
         self._probe: probes.SyncLines | None = None
         self._device = nvml.DeviceReader()
         self._known: dict[str, Any] = {}
@@ -267,7 +267,7 @@ class Session:
 
         At other times it does nothing: it would show in the trace of a profiler of the user's.
         """
-        return self._ranges.of(line) if self.recording else nullcontext()
+        return LineRange(line, self._ranges) if self.recording else nullcontext()
 
     def finish(self, error: BaseException | None = None) -> Recording:
         """The result, with the steps so far. Everything that was on is off. May be called at any time, and again.
@@ -454,7 +454,7 @@ class Session:
     def _cut_off(self) -> None:
         """Stop in the middle of a step."""
         if self._steps is not None and self._in_own_thread:
-            self._ranges.end_all()
+            end_ranges(self._ranges)
             # The part of a cell that ran is all there will ever be of it; a part of a loop's step says nothing.
             self._steps.cut_off(self._course.index, serves=self._phase is Phase.COLD)
         self._stop()
@@ -476,7 +476,7 @@ class Session:
     def _drop(self) -> None:
         """Forget the cold recording."""
         if self._steps is not None:
-            self._ranges.end_all()
+            end_ranges(self._ranges)
             self._steps.cut_off(self._course.index, serves=False)
         self.recording = False
         if self._profiler_is_ours() and self._profiler is not None:
@@ -487,13 +487,12 @@ class Session:
 
     def _lose(self) -> None:
         """The user's profiler has the session; ours is never touched again."""
-        self._taken = True
         if self._steps is not None:
             self._steps.forget_span()
-        self._ranges.forget()
+        self._ranges.clear()  # they must not be ended
         self._end_probe()
-        self._notes.add("profiler", "warn", f"{TAKEN}, which took the recording")
-        self._let_go()
+        self._taken = True
+        self._let_go(f"{TAKEN}, which took the recording")
 
     def _give_way(self) -> None:
         """The user starts a profiler while ours is on: theirs wins."""
@@ -508,14 +507,14 @@ class Session:
             if self._phase is Phase.WARMUP:
                 profiler.stop()
                 self._taken = True
-                self._notes.add("profiler", "warn", f"{TAKEN}: only one profiler can be on in a process")
+                self._let_go(f"{TAKEN}: only one profiler can be on in a process")
             else:
                 self._cut_off()
-                self._notes.add("profiler", "warn", f"{TAKEN}; what was recorded before it was kept")
-            self._let_go()
+                self._let_go(f"{TAKEN}; what was recorded before it was kept")
 
-    def _let_go(self) -> None:
+    def _let_go(self, why: str) -> None:
         """Measure nothing more: from here on the user's profiler slows the steps."""
+        self._notes.add("profiler", "warn", why)
         self.recording = False
         self._partial = TAKEN
         self._phase = Phase.OVER

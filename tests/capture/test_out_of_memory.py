@@ -21,10 +21,6 @@ NEW = (
     "(e.g., CUDA Graphs), and 512.00 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory "
     "is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 )
-OLD = (
-    "CUDA out of memory. Tried to allocate 2.00 MiB (GPU 0; 7.75 GiB total capacity; 5.50 GiB already allocated; "
-    "1.25 GiB free; 6.00 GiB reserved in total by PyTorch)"
-)
 CPU = (
     "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
     "4000000000000 bytes. Error code 12 (Cannot allocate memory)"
@@ -46,13 +42,6 @@ def test_a_limit_below_the_devices_memory_is_what_counts() -> None:
     found = read_message(limited)
 
     assert (found.capacity_bytes, found.free_bytes) == (131 * GIB, GIB // 2)
-
-
-def test_the_message_of_torch_1() -> None:
-    found = read_message(OLD)
-
-    assert (found.device, found.tried_bytes, found.capacity_bytes) == (0, 2 * MIB, 7.75 * GIB)
-    assert (found.allocated_bytes, found.free_bytes, found.unused_bytes) == (5.5 * GIB, 1.25 * GIB, 0.5 * GIB)
 
 
 def test_the_message_of_the_cpu() -> None:
