@@ -13,8 +13,8 @@ import torch
 from msgspec import structs
 
 from ipyprof.capture.looking import causes_of, frames_of, has_base, part_of
-from ipyprof.capture.notes import Notes
 from ipyprof.capture.owners import namespaces, owners_of, users_file
+from ipyprof.capture.recording import Notes
 from ipyprof.errors import OptionError
 from ipyprof.options import Options
 from ipyprof.trace.live import AllocatorState, LiveRecord, OutOfMemory

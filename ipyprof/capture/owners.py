@@ -15,9 +15,7 @@ the limits that those before it cannot use up, and tensors, modules and optimize
 from __future__ import annotations
 
 import gc
-import os
 import sys
-import sysconfig
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +31,7 @@ from IPython.core.getipython import get_ipython
 
 from ipyprof.capture import looking
 from ipyprof.capture.looking import (
+    NOT_THE_USERS,
     OPAQUE,
     Doors,
     causes_of,
@@ -108,12 +107,6 @@ def _saved_by(node: Any) -> list[Any]:
 
 # -- names --
 
-_NOT_THE_USERS = (
-    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
-    sysconfig.get_paths()["stdlib"] + os.sep,
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    "<frozen ",
-)
 _SHELL_PACKAGES = (
     *("IPython", "ipykernel", "traitlets", "tornado", "zmq", "jupyter_client", "pytest", "_pytest", "pluggy"),
     *("xdist", "execnet", "__channelexec__"),  # what execnet calls the module that it runs in a worker of xdist
@@ -204,7 +197,7 @@ def _running_frames() -> tuple[list[FrameType], list[FrameType]]:
 
 
 def _is_users(frame: FrameType) -> bool:
-    return not frame.f_code.co_filename.startswith(_NOT_THE_USERS) and not _is_shells(frame)
+    return not frame.f_code.co_filename.startswith(NOT_THE_USERS) and not _is_shells(frame)
 
 
 def _is_shells(frame: FrameType) -> bool:

@@ -6,6 +6,7 @@ import mmap
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,33 @@ STEP, MARK, FOREIGN = b'"ProfilerStep#', b'"ProfilerMark#', b'"ProfilerUser#'
 
 A profiler of the user's that waits for its schedule records its steps too, each under torch's name.
 """
+
+
+class Notes:
+    """Sentences for the trust section, each ``(check, status, text)``, in order and without repeats."""
+
+    def __init__(self) -> None:
+        self._notes: dict[tuple[str, str, str], None] = {}
+
+    def add(self, check: str, status: str, text: str) -> None:
+        """Keep one; ``status`` is ``ok``, ``warn`` or ``fail``."""
+        self._notes[check, status, text] = None
+
+    def failed(self, status: str, failure: Exception) -> None:
+        """Keep a failure of ours."""
+        self.add("capture", status, f"{type(failure).__name__}: {failure}")
+
+    def shielded(self, act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """What ``act`` returns, or ``None`` with a note when it fails."""
+        try:
+            return act(*arguments, **named)
+        except Exception as failure:
+            self.failed("warn", failure)
+            return None
+
+    def as_tuple(self) -> tuple[tuple[str, str, str], ...]:
+        """All of them."""
+        return tuple(self._notes)
 
 
 class RecordedSteps:

@@ -31,9 +31,8 @@ from msgspec import structs
 from ipyprof.capture import baseline, nvml, probes
 from ipyprof.capture import torch_doors as doors
 from ipyprof.capture.memory import Holdings
-from ipyprof.capture.notes import Notes
 from ipyprof.capture.profiler import Profiler, ProfilerState, already_on, uninterrupted
-from ipyprof.capture.recording import LineRange, RecordedSteps, Recording, end_ranges, export
+from ipyprof.capture.recording import LineRange, Notes, RecordedSteps, Recording, end_ranges, export
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord
 

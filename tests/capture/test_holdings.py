@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ipyprof.capture.memory import Holdings, allocator_states
-from ipyprof.capture.notes import Notes
+from ipyprof.capture.recording import Notes
 from ipyprof.options import Options
 from ipyprof.trace.live import AllocatorState
 
