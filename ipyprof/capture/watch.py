@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import OrderedDict
+from collections import UserDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -324,43 +324,16 @@ _NAME = "_global_optimizer_post_hooks"
 MOST_FRAMES = 8  # between a step and that of its base class: the step itself and a few decorators
 
 
-class _StandIn(OrderedDict[int, Hook]):
-    """torch's dict of hooks with ours behind them in ``values``, which torch asks; holds nothing itself."""
+class _StandIn(UserDict[int, Hook]):
+    """torch's dict of hooks with ours behind them in ``values``, which torch asks; all else is the user's, as it is."""
 
     def __init__(self, users: dict[int, Hook]) -> None:
-        super().__init__()
-        self.users = users
+        self.data = users
         self.ours: tuple[Hook, ...] = ()
 
     def values(self) -> Any:
         """The hooks at this moment, so that a step under way is not disturbed."""
-        return [*self.users.values(), *self.ours]
-
-    def keys(self) -> Any:
-        """The user's, as they are."""
-        return self.users.keys()
-
-    def items(self) -> Any:
-        """The user's, as they are."""
-        return self.users.items()
-
-    def __setitem__(self, key: int, hook: Hook) -> None:
-        self.users[key] = hook
-
-    def __getitem__(self, key: int) -> Hook:
-        return self.users[key]
-
-    def __delitem__(self, key: int) -> None:
-        del self.users[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.users
-
-    def __iter__(self) -> Any:
-        return iter(self.users)
-
-    def __len__(self) -> int:
-        return len(self.users)
+        return [*self.data.values(), *self.ours]
 
 
 # Kept for the life of the process: handles of hooks that the user registers during a run refer to it, weakly.
@@ -370,7 +343,7 @@ _stand_ins: dict[int, _StandIn] = {}
 def hook_optimizer_steps(hook: Hook) -> Callable[[], None]:
     """The function that takes the hook out again. Where torch has no such hooks, the hook is never called."""
     users = getattr(optimizer_module, _NAME, None)
-    if not isinstance(users, dict):
+    if not isinstance(users, (dict, _StandIn)):
         register = getattr(optimizer_module, "register_optimizer_step_post_hook", None)
         return _nothing if register is None else register(hook).remove
     stand_in = users if isinstance(users, _StandIn) else _stand_ins.setdefault(id(users), _StandIn(users))
@@ -380,7 +353,7 @@ def hook_optimizer_steps(hook: Hook) -> Callable[[], None]:
     def take_out() -> None:
         stand_in.ours = tuple(other for other in stand_in.ours if other is not hook)
         if not stand_in.ours and getattr(optimizer_module, _NAME, None) is stand_in:
-            setattr(optimizer_module, _NAME, stand_in.users)
+            setattr(optimizer_module, _NAME, stand_in.data)
 
     return take_out
 
