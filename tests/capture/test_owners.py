@@ -110,15 +110,10 @@ def test_a_training_is_named_by_model_and_layer() -> None:
     assert "parameters[0]" not in found
 
 
-def test_a_bare_tensor_that_an_optimizer_steps_is_a_parameter_under_its_own_name() -> None:
+def test_what_only_an_optimizer_tells_is_a_parameter() -> None:
     weight = torch.zeros(5, requires_grad=True)
-    found = names(optimizer=torch.optim.SGD([weight]), weight=weight)
-    assert found == {"weight": ("parameter", 20)}
-
-
-def test_a_parameter_that_only_the_optimizer_knows_is_named_by_its_place() -> None:
-    found = names(optimizer=torch.optim.SGD([torch.zeros(5, requires_grad=True)]))
-    assert found == {"optimizer parameter 0": ("parameter", 20)}
+    assert names(optimizer=torch.optim.SGD([weight]), weight=weight) == {"weight": ("parameter", 20)}
+    assert names(optimizer=torch.optim.SGD([weight])) == {"optimizer parameter 0": ("parameter", 20)}
 
 
 def test_a_kept_loss_names_what_its_graph_has_saved() -> None:
@@ -343,33 +338,21 @@ def test_what_is_lazy_stays_lazy() -> None:
     assert started == []
 
 
-def test_a_huge_list_is_looked_at_from_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("container", [dict, deque, list])
+def test_a_huge_container_is_looked_at_from_both_ends(monkeypatch: pytest.MonkeyPatch, container: type) -> None:
     monkeypatch.setattr(looking, "MOST_ITEMS", 4)
-    found, complete = look({"rows": [torch.zeros(1) for _ in range(10)]})
+    rows = [torch.zeros(at + 1) for at in range(10)]
+    found, complete = look({"rows": dict(enumerate(rows)) if container is dict else container(rows)})
     assert not complete
     assert sorted(owner.name for owner in found) == ["rows[0]", "rows[1]", "rows[8]", "rows[9]"]
 
 
-def test_the_number_of_objects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners, "MOST_OBJECTS", 100)
+@pytest.mark.parametrize(("limit", "value"), [("MOST_OBJECTS", 100), ("MOST_NS", 0)])
+def test_objects_and_time_are_bounded(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    monkeypatch.setattr(owners, limit, value)
     found, complete = look({"rows": [[torch.zeros(1)] for _ in range(1_000)]})
     assert not complete
     assert len(found) <= 100
-
-
-def test_the_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners, "MOST_NS", 0)
-    _, complete = look({"rows": [[] for _ in range(1_000)]})
-    assert not complete
-
-
-@pytest.mark.parametrize("container", [dict, deque])
-def test_the_newest_of_a_huge_container_is_looked_at(monkeypatch: pytest.MonkeyPatch, container: type) -> None:
-    monkeypatch.setattr(looking, "MOST_ITEMS", 4)
-    rows = [torch.zeros(at + 1) for at in range(10)]
-    found, complete = look({"rows": dict(enumerate(rows)) if container is dict else deque(rows)})
-    assert not complete
-    assert sorted(owner.name for owner in found) == ["rows[0]", "rows[1]", "rows[8]", "rows[9]"]
 
 
 NESTED = 300

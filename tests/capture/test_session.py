@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from ipyprof.capture import baseline, probes
-from ipyprof.capture.profiler import Profiler, uninterrupted
+from ipyprof.capture.profiler import Profiler
 from ipyprof.capture.recording import Recording
 from ipyprof.capture.session import ALREADY_ON, TAKEN, Session, phases_for
 from ipyprof.options import Options
@@ -119,35 +119,52 @@ class TestLoops:
         assert recording.trace_path is None
         assert recording.live.partial == "the cell ended before recording began, after 0 steps"
 
-    def test_marks_without_a_plan_are_a_loop_of_unknown_length(self) -> None:
+    @pytest.mark.parametrize(
+        ("marks", "cycle", "closes", "error", "partial", "steps"),
+        [
+            *(
+                (n, 1, False, ValueError(), f"ValueError before recording began, after {n} step", None)
+                for n in range(4)
+            ),
+            (9, 1, False, ValueError(), "", [4, 5, 6]),  # behind the recording
+            (12, 1, False, None, "", [4, 5, 6]),
+            (5, 1, True, None, "the loop ended with 2 of 3 steps", [4, 5]),
+            (14, 4, True, None, "", [4, 5, 6, 7]),
+        ],
+    )
+    def test_a_loop_of_unknown_length(
+        self, marks: int, cycle: int, closes: bool, error: Exception | None, partial: str, steps: list[int] | None
+    ) -> None:
         session = Session(Options())
-        for _ in range(12):
-            work()
+        session.plan(remaining=None, cycle=cycle)
+        for _ in range(marks):
             session.mark()
-        recording = session.finish()
-        assert step_names(recording.trace_path) == ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"]
-
-    def test_a_cycle_is_recorded_whole(self) -> None:
-        session = Session(Options())
-        session.plan(remaining=None, cycle=4)
-        for _ in range(14):
-            session.mark()
             work()
-        session.close()
-        recording = session.finish()
-        assert len(step_names(recording.trace_path)) == 4
-        assert recording.live.cycle == 4
+        if closes:
+            session.close()
+        recording = session.finish(error)
+        assert recording.live.partial.startswith(partial)
+        assert bool(recording.live.partial) is bool(partial)
+        assert recording.live.cycle == cycle
+        if steps is None:
+            assert recording.trace_path is None
+        else:
+            assert step_names(recording.trace_path) == [f"ProfilerStep#{step}" for step in steps]
+        assert session.finish(ValueError()) is recording
 
-    def test_a_loop_that_ends_early_keeps_its_whole_steps(self) -> None:
-        session = Session(Options())
+    @pytest.mark.parametrize(("at_mark", "where"), [(True, "with 2 of 3 steps"), (False, "in step 2 of 3")])
+    def test_the_limit_stops_at_a_mark_and_inside_a_step_when_asked(self, at_mark: bool, where: str) -> None:
+        session = Session(Options(limit_s=0.2))
         session.plan(remaining=None)
-        for _ in range(5):  # iterations 1 to 5; 4 and 5 are recorded
+        for _ in range(5):
             session.mark()
-            work()
-        session.close()
-        recording = session.finish()
-        assert step_names(recording.trace_path) == ["ProfilerStep#4", "ProfilerStep#5"]
-        assert recording.live.partial == "the loop ended with 2 of 3 steps"
+        time.sleep(0.22)
+        if at_mark:
+            session.mark()
+        else:
+            session.check_limit()
+        assert not session.recording
+        assert session.finish().live.partial == f"stopped after 0.2 s (--limit) {where}"
 
     def test_a_loop_entered_again_goes_on_with_its_phases(self) -> None:
         session = Session(Options())
@@ -206,18 +223,6 @@ class TestLoops:
         run_loop(session, 9, lambda _index: seen.append(session.recording))
         session.finish()
         assert seen == [False] * 4 + [True] * 3 + [False] * 2
-
-    def test_line_ranges_are_in_the_file(self) -> None:
-        session = Session(Options())
-
-        def body(_index: int) -> None:
-            if session.recording:
-                with session.range(7):
-                    work()
-
-        run_loop(session, 9, body)
-        recording = session.finish()
-        assert "## line 7" in names(recording.trace_path)
 
     def test_line_ranges_are_recorded_in_recorded_steps_only(self) -> None:
         session = Session(Options())
@@ -306,12 +311,6 @@ class TestReady:
             run_loop(session, 60)
         session.finish()
 
-    def test_finish_gives_the_same_recording_again(self) -> None:
-        session = Session(Options())
-        run_loop(session, 9)
-        assert session.finish() is session.finish(ValueError())
-        session.finish()
-
     def test_an_interrupt_while_the_file_is_removed_comes_after_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         recording = recorded(9)
         remove = tempfile.TemporaryDirectory._rmtree  # type: ignore[attr-defined]
@@ -326,13 +325,7 @@ class TestReady:
                 recording.discard()
         assert recording.trace_path is not None
         assert not recording.trace_path.parent.exists()
-
-    def test_discard_removes_the_file(self) -> None:
-        recording = recorded(9)
-        assert recording.trace_path is not None
         recording.discard()
-        recording.discard()
-        assert not recording.trace_path.parent.exists()
 
 
 class TestEnds:
@@ -378,25 +371,6 @@ class TestEnds:
         assert live.baseline_ns == live.wait_ns
         assert min(live.baseline_ns) >= 20_000_000
 
-    @pytest.mark.parametrize("marks", range(4))
-    def test_an_error_before_recording_leaves_no_trace(self, marks: int) -> None:
-        session = Session(Options())
-        session.plan(remaining=None)
-        for _ in range(marks):
-            session.mark()
-        recording = session.finish(ValueError("here"))
-        assert recording.trace_path is None
-        assert recording.live.partial.startswith("ValueError before recording began")
-
-    def test_an_error_after_the_recording_does_not_make_it_partial(self) -> None:
-        session = Session(Options())
-        session.plan(remaining=None)
-        for _ in range(9):
-            session.mark()
-        recording = session.finish(ValueError("here"))
-        assert recording.live.partial == ""
-        assert len(step_names(recording.trace_path)) == 3
-
     def test_an_error_in_a_cold_cell_keeps_what_there_is(self) -> None:
         session = Session(Options())
         session.start_cold()
@@ -404,29 +378,6 @@ class TestEnds:
         recording = session.finish(ValueError("here"))
         assert recording.live.partial == "ValueError in the cell"
         assert step_names(recording.trace_path) == ["ProfilerStep#0"]
-
-    def test_the_limit_stops_at_a_mark(self) -> None:
-        session = Session(Options(limit_s=0.2))
-        session.plan(remaining=None)
-        for _ in range(5):
-            session.mark()
-        time.sleep(0.22)
-        session.mark()
-        assert not session.recording
-        recording = session.finish()
-        assert recording.live.partial == "stopped after 0.2 s (--limit) with 2 of 3 steps"
-
-    def test_the_limit_stops_inside_a_step_when_asked(self) -> None:
-        session = Session(Options(limit_s=0.2))
-        session.plan(remaining=None)
-        for _ in range(5):
-            session.mark()
-        time.sleep(0.22)
-        session.check_limit()
-        assert not session.recording
-        recording = session.finish()
-        assert recording.live.partial == "stopped after 0.2 s (--limit) in step 2 of 3"
-        assert step_names(recording.trace_path) == ["ProfilerStep#4"]
 
     def test_a_profiler_that_does_not_start_is_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(_self: object) -> None:
@@ -503,18 +454,6 @@ class TestInterrupts:
             assert not torch.autograd._profiler_enabled()
         assert caught == 40
 
-    def test_a_signal_is_delivered_on_the_way_out(self) -> None:
-        order: list[str] = []
-
-        def inside() -> None:
-            with uninterrupted():
-                signal.raise_signal(signal.SIGINT)
-                order.append("inside")
-
-        with pytest.raises(KeyboardInterrupt):
-            inside()
-        assert order == ["inside"]
-
 
 class TestOtherProfilers:
     def test_the_users_profiler_inside_a_recorded_step_wins(self) -> None:
@@ -580,18 +519,6 @@ class TestOtherProfilers:
         # then both have their work
         assert ["aten::exp" in each for each in theirs] == [True, True]
 
-    def test_the_users_profiler_in_the_wait_is_out_of_our_way(self) -> None:
-        session = Session(Options())
-
-        def body(index: int) -> None:
-            if index == 0:
-                with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-                    work()
-
-        run_loop(session, 12, body)
-        recording = session.finish()
-        assert len(step_names(recording.trace_path)) == 3
-
     def test_a_profiler_of_the_users_that_waits_marks_no_steps_of_ours(self) -> None:
         # given a profiler whose schedule waits around our run: torch writes a range for each of its steps too
         user = torch.profiler.profile(
@@ -633,15 +560,6 @@ class TestOtherProfilers:
         assert recording.live.taken
         assert recording.live.partial == ALREADY_ON
         assert recording.live.baseline == "after"
-        assert "aten::matmul" in {row.key for row in user.key_averages()}
-
-    def test_a_cold_start_leaves_the_users_profiler_alone(self) -> None:
-        session = Session(Options())
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as user:
-            session.start_cold()
-            work()
-            recording = session.finish()
-        assert recording.live.partial == ALREADY_ON
         assert "aten::matmul" in {row.key for row in user.key_averages()}
 
     def test_ours_does_not_start_while_the_users_warms_up(self) -> None:
@@ -735,38 +653,28 @@ class TestThreads:
 
 
 class TestBaseline:
-    def test_the_first_interval_after_the_stop_does_not_count(self) -> None:
-        assert baseline.choose([9, 1, 2], [3], [4]) == ("after", (1, 2))
-
-    def test_it_counts_when_it_is_the_only_one(self) -> None:
-        assert baseline.choose([9], [3], [4]) == ("after_first", (9,))
-
-    def test_the_step_that_ended_with_the_loop_does_not_count(self) -> None:
-        assert baseline.choose([9, 1, 2, 3], [], [], closed=True) == ("after", (1, 2))
-
-    @pytest.mark.parametrize("after_ns", [[9, 1], [9]])
-    def test_the_first_counts_when_only_the_one_that_ended_the_loop_is_left(self, after_ns: list[int]) -> None:
-        assert baseline.choose(after_ns, [3], [4], closed=True) == ("after_first", (9,))
-
-    def test_wait_steps_serve_when_they_are_warm(self) -> None:
-        assert baseline.choose([], [3, 4], [4, 4]) == ("wait", (3, 4))
-
-    def test_cold_wait_steps_are_no_baseline(self) -> None:
-        assert baseline.choose([], [30, 40], [4, 4]) == ("none", ())
+    @pytest.mark.parametrize(
+        ("after", "wait", "profiled", "closed", "expected"),
+        [
+            ([9, 1, 2], [3], [4], False, ("after", (1, 2))),  # the first began with an idle device
+            ([9], [3], [4], False, ("after_first", (9,))),
+            ([9, 1, 2, 3], [], [], True, ("after", (1, 2))),  # the last ended with the loop
+            ([9, 1], [3], [4], True, ("after_first", (9,))),
+            ([9], [3], [4], True, ("after_first", (9,))),
+            ([], [3, 4], [4, 4], False, ("wait", (3, 4))),
+            ([], [30, 40], [4, 4], False, ("none", ())),  # cold
+        ],
+    )
+    def test_which_samples_are_the_unprofiled_step(
+        self, after: list[int], wait: list[int], profiled: list[int], closed: bool, expected: object
+    ) -> None:
+        assert baseline.choose(after, wait, profiled, closed=closed) == expected
 
     def test_samples_end_where_the_loop_does(self) -> None:
         laps = baseline.Laps()
         for host_ns, opens in ((0, True), (5, False), (100, True), (107, True)):
             laps.mark(baseline.Stamp(host_ns=host_ns), opens=opens)
         assert laps.durations_ns() == (5, 7)
-
-    def test_laps_say_whether_the_last_one_ended_with_the_loop(self) -> None:
-        laps = baseline.Laps()
-        laps.mark(baseline.Stamp(host_ns=0))
-        laps.mark(baseline.Stamp(host_ns=5))
-        assert not laps.closed
-        laps.mark(baseline.Stamp(host_ns=9), opens=False)
-        assert laps.closed
 
     @pytest.mark.parametrize(
         ("length", "closing"),
@@ -786,11 +694,6 @@ class TestBaseline:
         live = recorded(12, lambda _index: time.sleep(0.002)).live
         assert live.baseline == "after"
         assert live.baseline_host_ns[: len(live.baseline_ns)] == live.baseline_ns
-
-    def test_without_steps_behind_the_recording_there_are_no_host_times(self) -> None:
-        session = Session(Options())
-        run_loop(session, 8)
-        assert session.finish().live.baseline_host_ns == ()
 
     def test_the_samples_are_the_steps_times(self) -> None:
         live = recorded(12, lambda _index: time.sleep(0.02)).live
