@@ -152,7 +152,6 @@ class StepDetector:
         self._names = Builtins()
         self._thread = 0
         self._cold: LoopState | bool = False
-        self._pending: LoopState | None = None
         self._chosen: LoopState | None = None
         self._mark = ""  # what a mark is, once that is settled
         self._closed = False
@@ -266,14 +265,9 @@ class StepDetector:
     @_guarded
     def _iteration(self, state: LoopState) -> bool:
         choice = self._evidence.iteration_begins(state)
-        if choice is not None and not choice.now:
-            self._pending = choice.state
-            self._pending.look_at = 0
-        elif choice is not None:
+        if choice is not None:
             return self._choose_loop(choice)
-        elif self._pending is state:
-            return self._choose_loop(Choice(state=state, cycle=1, now=True))
-        elif state.begun == 1 and self._starts_cold(state):
+        if state.begun == 1 and self._starts_cold(state):
             self._cold = state
             self._session.start_cold()
             return self._session.recording

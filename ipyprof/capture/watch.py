@@ -18,7 +18,7 @@ import time
 from collections import UserDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.optim.optimizer as optimizer_module
@@ -75,13 +75,11 @@ class LoopState:
         self.backwards = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A loop that is the step, its cycle, and whether its next iteration begins right now."""
+class Choice(NamedTuple):
+    """A loop that is the step, and its cycle."""
 
     state: LoopState
     cycle: int
-    now: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +111,7 @@ class Evidence:
         self._rules = rules
         self.launched = launched
         self._stack: list[LoopState] = []
+        self._pending: LoopState | None = None
         self._since_steps: dict[int, int] = {}
         self._since_batches: dict[int, int] = {}
         self._since_backwards = 0
@@ -130,13 +129,15 @@ class Evidence:
         return state
 
     def iteration_begins(self, state: LoopState) -> Choice | None:
-        """The loop that the end of its previous iteration chose, or ``None``. ``state.begun`` counts the new one."""
+        """This loop, where it is chosen from its new iteration on, or ``None``. ``state.begun`` counts that one."""
         if not state.active:
             state = self.loop_starts(state.loop.index, None)
             state.begun = 1
         self._leave_to(state.loop.index)
         state.ever_begun += 1
         choice = self._iteration_ended(state) if self._is_second(state) else None
+        if choice is None and self._pending is state:
+            choice = Choice(state, 1)
         state.clear()
         state.look_at = self._next_look(state)
         if self._rules.loops:
@@ -262,7 +263,9 @@ class Evidence:
         if state.deferred is not None:
             if 1 in state.steps.values():
                 return self._settled(state)
-            return Choice(state=state.deferred, cycle=1, now=False)
+            self._pending = state.deferred  # chosen when its next iteration begins
+            self._pending.look_at = NOW
+            return None
         if self._rules.optimizers and self._since_steps and min(self._since_steps.values()) >= 2:  # b
             self.anchor = _steps_least(self._since_steps)
             return None
@@ -286,7 +289,7 @@ class Evidence:
         elif state.backwards and not state.steps and has_time and state.waited < MOST_CYCLE:
             state.waited += 1
             return None
-        return Choice(state=state, cycle=cycle if cycle <= MOST_CYCLE else 1, now=True)
+        return Choice(state, cycle if cycle <= MOST_CYCLE else 1)
 
     def _may_be_whole(self, state: LoopState) -> LoopState | None:
         """The loop around, when its iteration and not this one may be the step."""
