@@ -280,7 +280,7 @@ class Session:
                 cut_off = error is not None and self.recording
                 self._holdings.look_at_error(error, self._cell_name)
                 self._notes.shielded(self._end, error)
-                self._notes.shielded(self._complete, None, False, error, cut_off=cut_off)
+                self._notes.shielded(self._complete, error=error, cut_off=cut_off)
             self._hand_out()
         with uninterrupted():
             self._release()
@@ -331,9 +331,9 @@ class Session:
         elif self._phase is Phase.WARMUP:
             self._warm_step(line, opens)
         elif self._phase is Phase.ACTIVE:
-            self._recorded_step(line, opens)
+            self._recorded_step(opens)
         elif self._phase is Phase.AFTER:
-            self._complete(line, opens)
+            self._complete(begins_at=line, opens=opens)
 
     def _leave_wait(self, line: int | None) -> None:
         self._wait.pause()
@@ -395,7 +395,7 @@ class Session:
         self.recording = True
         self._steps.open(self._course.index)
 
-    def _recorded_step(self, line: int | None, opens: bool) -> None:
+    def _recorded_step(self, opens: bool) -> None:
         steps = self._steps
         if steps is None or not self._profiler_is_ours():
             self._lose()
@@ -542,15 +542,16 @@ class Session:
     # -- the result --
 
     def _complete(
-        self, line: int | None = None, opens: bool = False, error: BaseException | None = None, *, cut_off: bool = False
+        self,
+        *,
+        opens: bool = False,
+        begins_at: int | None = None,
+        error: BaseException | None = None,
+        cut_off: bool = False,
     ) -> None:
         """Export and build the recording; the next one begins, where there is one to come, or a mark does nothing.
 
-        Args:
-            line: of the mark.
-            opens: a step begins here.
-            error: that the cell ended with.
-            cut_off: it came in the middle of this recording.
+        ``opens``: a step begins, at this line. ``error``: the cell ended with it; ``cut_off``: inside this recording.
         """
         if self.result is not None:
             return
@@ -560,7 +561,7 @@ class Session:
             self._made.append(last)
             self._course.again()
             self._begin_anew(self._after.settled())
-            self._boundary(line, True)
+            self._boundary(begins_at, True)
             return
         self.over = True
         self._at_mark = _nothing if self._in_own_thread else self._late_mark

@@ -40,11 +40,12 @@ class Loop:
         *,
         known: bool = True,
         closes: bool = True,
+        cycle: int = 1,
     ) -> Recording:
         """The recording of a loop of so many iterations; ``known``: its length is, as that of a ``range``."""
         for self.at in range(length):
             if self.at == 1:
-                self.session.plan(remaining=length - 1 if known else None)
+                self.session.plan(remaining=length - 1 if known else None, cycle=cycle)
             if self.at:
                 self.session.mark(2)
             (torch.ones(8, 8) @ torch.ones(8, 8)).sum()
@@ -141,9 +142,7 @@ def test_the_status_counts_the_recordings() -> None:
 
 
 def test_accumulation_is_recorded_in_whole_cycles() -> None:
-    loop = Loop(Options(repeat=2))
-    loop.session.plan = lambda **given: Session.plan(loop.session, **given, cycle=4)  # type: ignore[method-assign]
-    recording = loop.run(60)
+    recording = Loop(Options(repeat=2)).run(60, cycle=4)
     assert [len(steps_of(one)) for one in recording.every] == [4, 4]
     assert [one.live.cycle for one in recording.every] == [4, 4]
 
@@ -304,23 +303,23 @@ def test_each_recording_has_the_limit_to_itself() -> None:
     assert {one.live.partial.split(" with ")[0] for one in recording.every} == {"stopped after 0.02 s (--limit)"}
 
 
-def test_a_cell_that_runs_once_says_how_to_run_it_often() -> None:
-    loop = Loop(Options(repeat=3))
-    loop.session.start_cold()
-    loop.session.describe(how="the cell, once", mark="cell", loop_line=None, loop_is_for=False, alternatives=())
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (None, "the cell ran once; --step cell runs it 21 times"),
+        (ValueError("no"), "1 recording was made: ValueError in the cell"),
+    ],
+)
+def test_a_cell_that_runs_once_says_how_to_run_it_often_unless_it_fails(error: Exception | None, why: str) -> None:
+    session = Session(Options(repeat=3))
+    session.start_cold()
+    session.describe(how="the cell, once", mark="cell")
     torch.ones(8, 8) @ torch.ones(8, 8)
-    loop.session.close(1)
-    recording = loop.session.finish()
-    assert ("repeat", "warn", "--repeat 3: the cell ran once; --step cell runs it 21 times") in recording.live.notes
+    if error is None:
+        session.close(1)
+    recording = session.finish(error)
+    assert repeat_notes(recording) == [f"--repeat 3: {why}"]
     assert recording.others == ()
-
-
-def test_a_cell_that_fails_is_not_told_to_run_often() -> None:
-    loop, error = Loop(Options(repeat=3)), ValueError("no")
-    loop.session.start_cold()
-    torch.ones(8, 8) @ torch.ones(8, 8)
-    recording = loop.session.finish(error)
-    assert repeat_notes(recording) == ["--repeat 3: 1 recording was made: ValueError in the cell"]
 
 
 def test_a_cell_runs_as_often_as_all_recordings_need() -> None:
