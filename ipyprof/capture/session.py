@@ -629,7 +629,7 @@ class Session:
             notes.add("repeat", "warn", f"{asked_text}: {self._why_fewer(made, last, error)}")
         told = []
         for one in kept:
-            fields = later.fields if one.live.out_of_memory is None else {}
+            fields = later.fields if "out_of_memory" in later.fields and one.live.out_of_memory is None else {}
             live = structs.replace(one.live, **fields, notes=(*one.live.notes, *notes.as_tuple()))
             told.append(replace(one, live=live))
         return replace(told[0], others=tuple(told[1:]))

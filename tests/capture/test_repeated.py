@@ -182,7 +182,7 @@ def test_an_error_keeps_what_was_recorded(
         assert ("repeat", "warn", f"--repeat 3: {_count(whole)} made: {why}") in one.live.notes
     for one in recording.every:
         one.discard()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("ipyprof-*")) == []
 
 
 def _count(whole: int) -> str:
