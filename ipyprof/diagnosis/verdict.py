@@ -27,7 +27,6 @@ from ipyprof.diagnosis.memory import verdict_of_failure
 from ipyprof.diagnosis.trust import confidence, shifted
 from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, device_bound, headline, healthy_headline
 from ipyprof.formatting import percent_short, time_text
-from ipyprof.ranks import judge as straggler
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind
 
 WAITING: tuple[ModuleType, ...] = (
@@ -47,6 +46,7 @@ CAUSES = (*WAITING, *GPU_WORK)
 RESIDUAL = launch_bound.CAUSE
 
 LOOK_ADVICE = "Look at the breakdown and the lines below; record more steps (--active 10) or a longer loop."
+STRAGGLER = "straggler"
 CUT_ADVICE = "Copy or export the file again. The numbers below are of the part that is there, and lack the rest."
 
 
@@ -62,7 +62,7 @@ def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
 def _judged(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
     if ends_early(profile.trace):
         missing = _what_is_missing(profile)
-        cut = tuple(unknown(module.CAUSE, missing) for module in (*CAUSES, straggler))
+        cut = tuple(unknown(cause, missing) for cause in (*(module.CAUSE for module in CAUSES), STRAGGLER))
         return cut, _inconclusive(profile, missing, advice=CUT_ADVICE)
     reason = _cannot_look(profile)
     if reason is not None:
@@ -135,8 +135,8 @@ def _between_processes(profile: Profile) -> list[Finding]:
     several = isinstance(world, dict) and world.get("world_size", 1) != 1
     if several or len(profile.trace.select(Kind.COMMUNICATION)):
         waits = "waits in collectives; " if len(profile.trace.select(Kind.COMMUNICATION)) else ""
-        return [unknown(straggler.CAUSE, f"{waits}{straggler.ONE_FILE}")]
-    return [Finding(cause=straggler.CAUSE, status="cleared", recoverable_ms=0.0, evidence="one process")]
+        return [unknown(STRAGGLER, f"{waits}one file of several ranks cannot tell who is late")]
+    return [Finding(cause=STRAGGLER, status="cleared", recoverable_ms=0.0, evidence="one process")]
 
 
 def _ranked(findings: list[Finding]) -> list[Finding]:
