@@ -146,8 +146,7 @@ class StepDetector:
         self._rules = rules_for(options, self._loops, source)
         self._way = self._rules.way
         self.runs = repeated_runs(options) if self._way == "cell" else 1
-        self._launched = launched
-        self._evidence = Evidence(self._loops, self._rules, launched or _always)
+        self._evidence = Evidence(self._loops, self._rules, launched or Launches())
         self._watch: Watch | None = None
         self._names = Builtins()
         self._thread = 0
@@ -455,8 +454,6 @@ class StepDetector:
                 self._names.set(step_name(state.loop.index), self._watched_step(state))
             if self._way not in ("call", "cell"):
                 self._watch = Watch(self._optimizer_stepped, self._batch_drawn, self._evidence.backward_ran)
-                if self._launched is None:
-                    self._evidence.launched = Launches()
         except BaseException:
             self._restore()
             raise
@@ -487,10 +484,6 @@ def _length(iterable: Any) -> int | None:
         return known_length(iterable)
     except Exception:
         return None  # the user's own __len__ failed
-
-
-def _always() -> bool:
-    return True
 
 
 def _ignore(_event: Any) -> None:

@@ -109,7 +109,7 @@ class Evidence:
         self.any_step = False
         self.any_batch = False
         self._rules = rules
-        self.launched = launched
+        self._launched = launched
         self._stack: list[LoopState] = []
         self._pending: LoopState | None = None
         self._since_steps: dict[int, int] = {}
@@ -271,7 +271,7 @@ class Evidence:
             return None
         inner_cycle = any(each.confirm for each in self.states if each.loop.parent == state.loop.index)
         if self.is_outermost(state) and not inner_cycle and not (state.length == 1 and state.loop.has_children):  # c
-            return self._settled(state) if self.launched() else None
+            return self._settled(state) if self._launched() else None
         return None
 
     def _settled(self, state: LoopState) -> Choice | None:
