@@ -396,23 +396,21 @@ def test_the_last_step_is_closed_behind_the_loop(cells: Setup, cell: str, marks:
     assert run.log[-1].startswith("close")
 
 
-def test_an_exception_leaves_the_last_step_open(cells: Setup) -> None:
-    with pytest.raises(ZeroDivisionError):
-        cells.run("for i in range(10):\n    1 / (4 - i)")
-    assert cells.session.log == ["plan 9 1", *["mark 2"] * 4]
-
-
-def test_an_exception_in_backward_goes_through(cells: Setup) -> None:
-    with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar outputs"):
-        cells.run("for i in range(10):\n    model(x).backward()")
-    assert cells.session.described[0]["how"] == "no step found"
-
-
-def test_an_exception_in_a_cell_without_a_loop_says_what_it_was(cells: Setup) -> None:
-    with pytest.raises(ZeroDivisionError):
-        cells.run("model(x)\n1 / 0")
-    assert cells.session.log == ["start_cold"]
-    assert cells.session.described[0]["how"] == "the cell, once"
+@pytest.mark.parametrize(
+    ("cell", "error", "how", "log"),
+    [
+        ("for i in range(10):\n    1 / (4 - i)", ZeroDivisionError, "loop at line 2", ["plan 9 1", *["mark 2"] * 4]),
+        ("for i in range(10):\n    model(x).backward()", RuntimeError, "no step found", []),
+        ("model(x)\n1 / 0", ZeroDivisionError, "the cell, once", ["start_cold"]),
+    ],
+)
+def test_an_exception_leaves_the_last_step_open(
+    cells: Setup, cell: str, error: type[Exception], how: str, log: list[str]
+) -> None:
+    with pytest.raises(error, match=r"division by zero|only for scalar outputs"):
+        cells.run(cell)
+    assert cells.session.log == log
+    assert cells.session.described[0]["how"] == how
 
 
 class Failing(torch.utils.data.Dataset[torch.Tensor]):
@@ -472,26 +470,28 @@ def test_asking_for_the_length_takes_nothing() -> None:
 # -- explicit ways --
 
 
-def test_a_named_line_without_a_loop_is_a_mistake_in_one_line(cells: Setup) -> None:
-    with pytest.raises(UsageError) as caught:
-        cells.run("for i in range(4):\n    while False:\n        pass\n    model(x)", loop=5)
-    assert str(caught.value) == "--loop 5: no loop of the cell begins on that line; its loops are on lines 2 and 3."
-    assert cells.session.log == []
+TWO_LOOPS = "for i in range(4):\n    while False:\n        pass\n    model(x)"
 
 
 @pytest.mark.parametrize(
     ("cell", "options", "text"),
     [
+        (
+            TWO_LOOPS,
+            {"loop": 5},
+            "^--loop 5: no loop of the cell begins on that line; its loops are on lines 2 and 3.$",
+        ),
         ("model(x)", {"loop": 2}, "the cell has no loop of its own"),
         ("model(x)", {"step": "loop"}, "the cell has no loop of its own"),
         ("for i in 'ab': i\nx = 1  # gpuprofile: step", {}, "not on a loop of the cell; its only loop is on line 2"),
         ("for i in 'a': i # gpuprofile: step\nfor i in 'b': i # gpuprofile: step", {}, "is on lines 2, 3"),
     ],
 )
-def test_other_mistakes_are_one_line_too(cells: Setup, cell: str, options: dict[str, Any], text: str) -> None:
+def test_a_mistake_is_one_line(cells: Setup, cell: str, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text) as caught:
         cells.run(cell, **options)
     assert "\n" not in str(caught.value)
+    assert cells.session.log == []
 
 
 def test_a_call_after_another_choice_is_noted_once(cells: Setup) -> None:
@@ -533,16 +533,26 @@ def test_step_cell_runs_the_cell_many_times(cells: Setup) -> None:
 # -- recorded steps, work, ends --
 
 
-def test_only_recorded_steps_run_with_ranges(cells: Setup) -> None:
+@pytest.mark.parametrize(
+    ("cell", "options", "ranges"),
+    [
+        ("for i in range(8):\n    y = model(x)\n    for j in range(2):\n        z = y + j", {}, [3, 4, 5, 5] * 2),
+        ("for i in range(9):\n    opt.step()\n    y = 1", {"step": "optimizer"}, [3, 4] * 2),
+    ],
+)
+def test_only_recorded_steps_run_with_ranges(
+    cells: Setup, cell: str, options: dict[str, Any], ranges: list[int]
+) -> None:
     session = FakeSession(record=range(3, 5))
-    cells.run("for i in range(8):\n    y = model(x)\n    for j in range(2):\n        z = y + j", session)
-    assert session.ranges == [3, 4, 5, 5] * 2
+    cells.run(cell, session, **options)
+    assert session.ranges == ranges
 
 
-def test_recorded_optimizer_steps_in_a_loop_run_with_ranges(cells: Setup) -> None:
-    session = FakeSession(record=range(3, 5))
-    cells.run("for i in range(9):\n    opt.step()\n    y = 1", session, step="optimizer")
-    assert session.ranges == [3, 4, 3, 4]
+@pytest.mark.parametrize("cell", ["for i in range(50):\n    model(x)", "train(loader(50))"])
+def test_a_session_that_is_over_gets_no_marks(cells: Setup, cell: str) -> None:
+    run = cells.run(cell, FakeSession(over_after=5))
+    assert run.session.marks == 5
+    assert run.detector.notes == []
 
 
 class Gpu:
@@ -561,18 +571,14 @@ class Gpu:
         return self.idle
 
 
-def test_an_allocation_on_the_gpu_is_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_on_the_gpu_is_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allocation, or a stream at work, which is not asked in a capture."""
     gpu = Gpu(monkeypatch)
     launched = Launches()
     assert not launched()
     gpu.allocated += 1
     assert launched()
     assert not launched()
-
-
-def test_a_stream_at_work_is_a_launch_and_is_not_asked_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = Gpu(monkeypatch)
-    launched = Launches()
     gpu.idle = False
     assert launched()
     gpu.capturing = True
@@ -588,17 +594,6 @@ def test_a_loop_that_launches_nothing_is_looked_at_less_and_less(cells: Setup) -
     looks: list[int] = []
     cells.run("for i in range(100_000):\n    pass", launched=lambda: bool(looks.append(1)))
     assert len(looks) < 25
-
-
-def test_marks_of_a_session_that_is_over_cost_no_call(cells: Setup) -> None:
-    run = cells.run("for i in range(50):\n    model(x)", FakeSession(over_after=5))
-    assert run.log == ["plan 49 1", *["mark 2"] * 5]
-
-
-def test_a_session_that_is_over_in_an_optimizer_hook_harms_nothing(cells: Setup) -> None:
-    run = cells.run("train(loader(50))", FakeSession(over_after=5))
-    assert run.session.marks == 5
-    assert run.detector.notes == []
 
 
 # -- what must not happen --
