@@ -96,6 +96,7 @@ def _machine_bytes() -> int | None:
 
 
 _KEPT = 2_000
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _NO_PEAKS: Mapping[int, int] = {}
 
 
@@ -199,6 +200,7 @@ def allocator_states(
             elif block["state"] == "active_allocated":
                 sizes[device, address] = block["size"]
             address += block["size"]
+    expandable = any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
     states = []
     for device in range(torch.cuda.device_count()):
         reserved = torch.cuda.memory_reserved(device)
@@ -216,6 +218,7 @@ def allocator_states(
                 largest_free_bytes=largest.get(device),
                 device_free_bytes=free,
                 device_total_bytes=total,
+                expandable=expandable,
                 peak_bytes=torch.cuda.max_memory_allocated(device) if device in before else None,
                 peak_before_bytes=before.get(device),
             )

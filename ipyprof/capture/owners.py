@@ -4,9 +4,9 @@ Objects are opened as ``ipyprof.capture.looking`` says, tensors with torch funct
 walked by their saved tensors, of which those with hooks (checkpointing, offloading) are left alone.
 
 Of several names for one storage, in this order: a parameter's, gradient's or state's name in its module; the shortest
-name from the notebook's variables, then from locals of running functions, then from those of the cell's error (breadth
-first); names from around the shell; ``Out[n]``; ``_``, ``__``, ``___``; and last what only a graph has saved. What
-comes out is text and numbers: no reference is kept.
+name from the notebook's variables, then from locals of running functions, then from those of an error (breadth first);
+names from around the shell; ``Out[n]``; ``_``, ``__``, ``___``; and last what only a graph has saved. What comes out is
+text and numbers: no reference is kept.
 
 A notebook may hold more than there is time for, such as lists of lists. So each of these kinds of names has a part of
 the limits that those before it cannot use up, and tensors, modules and optimizers go before containers.
@@ -113,6 +113,7 @@ _SHELL_PACKAGES = (
 )
 # The shell calls Out itself _oh: the user may give the name Out to something else.
 _RESULTS = (("Out", "_oh"), ("_", "_"), ("__", "__"), ("___", "___"))
+LAST_ERROR = ", last error"  # behind the name of a function whose locals the last error keeps
 _MOST_FRAMES = 200
 
 
@@ -128,7 +129,8 @@ class Namespaces(NamedTuple):
 
 @contextmanager
 def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
-    """The notebook's names first, then of frames of the user's that run, and of those that the cell's ``error`` left.
+    """The notebook's names first, then of frames of the user's that run, of those that the cell's ``error`` left, and
+    of those that the notebook's last error left, whose traceback keeps their tensors.
 
     Names that begin with ``_`` are the shell's or private and are left out, but for the results. A frame's locals come
     as ``name (in function)``. On the way out the copies of locals that Python before 3.13 keeps in a frame are emptied
@@ -143,11 +145,13 @@ def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
         spaces.given.append(_public(shell.user_ns))
         spaces.results.update((name, shell.user_ns[key]) for name, key in _RESULTS if key in shell.user_ns)
     inner, outer = _running_frames()
-    for one in causes_of(error):
-        inner += [frame for frame, _ in reversed(frames_of(one)[-_MOST_FRAMES:])]
-    named = [*((frame, spaces.given) for frame in inner), *((frame, spaces.around) for frame in outer)]
+    inner += _innermost_first(error)
+    last = _innermost_first(_last_error())
+    named = [(frame, "", spaces.given) for frame in inner]
+    named += [(frame, LAST_ERROR, spaces.given) for frame in last]
+    named += [(frame, "", spaces.around) for frame in outer]
     frame: FrameType | None
-    for frame, into in named:
+    for frame, more, into in named:
         if not _is_users(frame):
             continue
         if id(frame.f_globals) not in globals_seen:
@@ -155,11 +159,11 @@ def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
             into.append(_public(frame.f_globals))
         if frame.f_code.co_flags & CO_OPTIMIZED:
             where = frame.f_code.co_name
-            into.append({f"{name} (in {where})": value for name, value in frame.f_locals.items()})
+            into.append({f"{name} (in {where}{more})": value for name, value in frame.f_locals.items()})
             if sys.version_info < (3, 13):
                 copies.append(frame.f_locals)
     frame = None
-    for frames in (named, inner, outer):
+    for frames in (named, inner, outer, last):
         frames.clear()
     try:
         yield spaces
@@ -170,6 +174,17 @@ def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
             copy = copies.pop()
             if sys.getrefcount(copy) <= 3:  # the frame's, ours, and the call's: nobody else looks at it
                 copy.clear()
+
+
+def _innermost_first(error: BaseException | None) -> list[FrameType]:
+    """The frames of an error, then those of what it was raised from."""
+    return [frame for one in causes_of(error) for frame, _ in reversed(frames_of(one)[-_MOST_FRAMES:])]
+
+
+def _last_error() -> BaseException | None:
+    """What the shell showed last, or ``None``; Python 3.12 gave it another name."""
+    known = (vars(sys).get(name) for name in ("last_exc", "last_value"))
+    return next((one for one in known if one is not None and has_base(type(one), BaseException)), None)
 
 
 def users_file(error: BaseException) -> str:

@@ -50,11 +50,12 @@ def test_blocks_come_with_what_was_given(one_gpu: pytest.MonkeyPatch) -> None:
 
 
 def test_the_state_has_the_largest_piece_that_is_free(one_gpu: pytest.MonkeyPatch) -> None:
+    one_gpu.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     states, _ = allocator_states()
     assert states == (
         AllocatorState(
             device=0, allocated_bytes=1_536, reserved_bytes=5_632, largest_free_bytes=2_048, device_free_bytes=70_000,
-            device_total_bytes=90_000,
+            device_total_bytes=90_000, expandable=True,
         ),
     )  # fmt: skip
 

@@ -508,6 +508,13 @@ def test_the_frames_of_the_error_behind_an_error_count_too() -> None:
     assert "hidden (in forward)" in held(caught.value)
 
 
+def test_what_the_last_error_of_the_notebook_keeps_is_named(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("last_exc", "last_value"):
+        monkeypatch.setattr(sys, name, None, raising=False)
+    shell.run_cell("import torch\ndef forward():\n    hidden = torch.zeros(4_321)\n    1 / 0\nforward()")
+    assert "hidden (in forward, last error)" in held()
+
+
 def test_results_in_out_are_named_and_private_names_are_not(shell: Any) -> None:
     shell.run_cell("import torch\n_private = torch.zeros(77)\ntorch.zeros(9)", store_history=True)
     found = held()
