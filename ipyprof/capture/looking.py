@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import os
+import sysconfig
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +19,16 @@ from itertools import islice
 from types import FrameType, GeneratorType, GetSetDescriptorType, MappingProxyType, MemberDescriptorType
 from typing import Any
 
+import torch
+
 MOST_ITEMS = 10_000
+NOT_THE_USERS = (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    sysconfig.get_paths()["stdlib"] + os.sep,
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    "<frozen ",
+)
+"""How the names of files begin that are not the user's: torch's, Python's and ours."""
 Doors = tuple[list[tuple[str, MemberDescriptorType]], list[GetSetDescriptorType]]
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 class_dict_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__

@@ -13,8 +13,8 @@ import torch
 from msgspec import structs
 
 from ipyprof.capture.looking import causes_of, frames_of, has_base, part_of
-from ipyprof.capture.notes import Notes
 from ipyprof.capture.owners import namespaces, owners_of, users_file
+from ipyprof.capture.recording import Notes
 from ipyprof.errors import OptionError
 from ipyprof.options import Options
 from ipyprof.trace.live import AllocatorState, LiveRecord, OutOfMemory
@@ -23,16 +23,13 @@ _TEXT = 300
 _UNITS = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = r"(\d+(?:\.\d+)?) ?(bytes|KiB|MiB|GiB|TiB|B)\b"
 
-# Each in the words of torch 2.x first, of torch 1.x behind it.
 _PARTS = {
-    "tried_bytes": (rf"[Tt]ried to allocate {_SIZE}", rf"you tried to allocate {_SIZE}"),
-    "capacity_bytes": (rf"total capacity of {_SIZE}", rf"{_SIZE} total capacity"),
-    "free_bytes": (rf"of which {_SIZE} is free", rf"{_SIZE} free"),
-    "allocated_bytes": (rf"{_SIZE} is allocated by PyTorch", rf"{_SIZE} already allocated"),
-    "unused_bytes": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+    "tried_bytes": rf"[Tt]ried to allocate {_SIZE}",
+    "capacity_bytes": rf"total capacity of {_SIZE}",
+    "free_bytes": rf"of which {_SIZE} is free",
+    "allocated_bytes": rf"{_SIZE} is allocated by PyTorch",
+    "unused_bytes": rf"{_SIZE} is reserved by PyTorch but unallocated",
 }
-_ALLOWED = (rf"{_SIZE} allowed;",)
-_RESERVED = (rf"{_SIZE} reserved in total by PyTorch",)
 _WORDS = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
 
@@ -55,23 +52,20 @@ def out_of_memory(error: BaseException | None, cell_name: str) -> OutOfMemory | 
 
 def _ran_out(error: BaseException, text: str) -> bool:
     kind = type(error)
-    known = (getattr(torch, "OutOfMemoryError", MemoryError), torch.cuda.OutOfMemoryError, MemoryError)
-    if any(has_base(kind, one) for one in known):
+    if has_base(kind, torch.OutOfMemoryError) or has_base(kind, MemoryError):
         return True
     return has_base(kind, RuntimeError) and any(word in text for word in _WORDS)
 
 
 def read_message(text: str, *, line: int | None = None) -> OutOfMemory:
-    """What torch's message says of the request; parts that this version of the message lacks are ``None``.
+    """What torch's message says of the request; parts that it lacks are ``None``.
 
     Example:
         >>> read_message("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has").tried_bytes
         2147483648
     """
-    sizes: dict[str, Any] = {name: _first(patterns, text) for name, patterns in _PARTS.items()}
-    reserved, allowed = _first(_RESERVED, text), _first(_ALLOWED, text)
-    if sizes["unused_bytes"] is None and reserved is not None and sizes["allocated_bytes"] is not None:
-        sizes["unused_bytes"] = reserved - sizes["allocated_bytes"]
+    sizes: dict[str, Any] = {name: _size(pattern, text) for name, pattern in _PARTS.items()}
+    allowed = _size(rf"{_SIZE} allowed;", text)
     if allowed is not None:  # a limit below the device's memory, such as set_per_process_memory_fraction
         sizes["capacity_bytes"] = allowed
         room = allowed - (sizes["allocated_bytes"] or 0) - (sizes["unused_bytes"] or 0)
@@ -88,12 +82,9 @@ def read_message(text: str, *, line: int | None = None) -> OutOfMemory:
     )
 
 
-def _first(patterns: tuple[str, ...], text: str) -> int | None:
-    for pattern in patterns:
-        found = re.search(pattern, text)
-        if found is not None:
-            return round(float(found.group(1)) * _UNITS[found.group(2)])
-    return None
+def _size(pattern: str, text: str) -> int | None:
+    found = re.search(pattern, text)
+    return None if found is None else round(float(found.group(1)) * _UNITS[found.group(2)])
 
 
 def _machine_bytes() -> int | None:
@@ -105,6 +96,7 @@ def _machine_bytes() -> int | None:
 
 
 _KEPT = 2_000
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _NO_PEAKS: Mapping[int, int] = {}
 
 
@@ -208,6 +200,7 @@ def allocator_states(
             elif block["state"] == "active_allocated":
                 sizes[device, address] = block["size"]
             address += block["size"]
+    expandable = any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
     states = []
     for device in range(torch.cuda.device_count()):
         reserved = torch.cuda.memory_reserved(device)
@@ -225,6 +218,7 @@ def allocator_states(
                 largest_free_bytes=largest.get(device),
                 device_free_bytes=free,
                 device_total_bytes=total,
+                expandable=expandable,
                 peak_bytes=torch.cuda.max_memory_allocated(device) if device in before else None,
                 peak_before_bytes=before.get(device),
             )
@@ -291,7 +285,7 @@ def check_snapshot(target: Path) -> None:
     """Before anything runs: there is an allocator that can be asked.
 
     Raises:
-        OptionError: there is no CUDA device, or this torch keeps no history.
+        OptionError: there is no CUDA device.
     """
     if not torch.cuda.is_available():
         raise OptionError(
@@ -299,15 +293,9 @@ def check_snapshot(target: Path) -> None:
             "only the CUDA allocator keeps a history, and there is no CUDA device here",
             "leave it out",
         )
-    if not hasattr(torch.cuda.memory, "_record_memory_history") or not hasattr(torch.cuda.memory, "_dump_snapshot"):
-        raise OptionError(
-            f"--memory-snapshot {target}", "the history came with torch 2.1", "use a newer torch or leave it out"
-        )
 
 
 def history_on() -> bool:
     """Whether a history is kept already; where torch does not say, whether there are entries."""
     known = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    if known is not None:
-        return bool(known())
-    return any(torch.cuda.memory._snapshot().get("device_traces", ()))
+    return bool(known()) if known is not None else any(torch.cuda.memory._snapshot().get("device_traces", ()))

@@ -4,9 +4,9 @@ Objects are opened as ``ipyprof.capture.looking`` says, tensors with torch funct
 walked by their saved tensors, of which those with hooks (checkpointing, offloading) are left alone.
 
 Of several names for one storage, in this order: a parameter's, gradient's or state's name in its module; the shortest
-name from the notebook's variables, then from locals of running functions, then from those of the cell's error (breadth
-first); names from around the shell; ``Out[n]``; ``_``, ``__``, ``___``; and last what only a graph has saved. What
-comes out is text and numbers: no reference is kept.
+name from the notebook's variables, then from locals of running functions, then from those of an error (breadth first);
+names from around the shell; ``Out[n]``; ``_``, ``__``, ``___``; and last what only a graph has saved. What comes out is
+text and numbers: no reference is kept.
 
 A notebook may hold more than there is time for, such as lists of lists. So each of these kinds of names has a part of
 the limits that those before it cannot use up, and tensors, modules and optimizers go before containers.
@@ -15,9 +15,7 @@ the limits that those before it cannot use up, and tensors, modules and optimize
 from __future__ import annotations
 
 import gc
-import os
 import sys
-import sysconfig
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +31,7 @@ from IPython.core.getipython import get_ipython
 
 from ipyprof.capture import looking
 from ipyprof.capture.looking import (
+    NOT_THE_USERS,
     OPAQUE,
     Doors,
     causes_of,
@@ -101,26 +100,20 @@ def _saved_by(node: Any) -> list[Any]:
         if key.startswith("_raw_saved_") and type(descriptor) is GetSetDescriptorType:
             raw = GetSetDescriptorType.__get__(descriptor, node, kind)
             for one in raw if type(raw) is tuple else (raw,):
-                # torch before 2.4 has neither of the two.
-                if getattr(one, "unpack_hook", one) is None and (tensor := one.data) is not None:
+                if one.unpack_hook is None and (tensor := one.data) is not None:
                     found.append(tensor)
     return found
 
 
 # -- names --
 
-_NOT_THE_USERS = (
-    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
-    sysconfig.get_paths()["stdlib"] + os.sep,
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    "<frozen ",
-)
 _SHELL_PACKAGES = (
     *("IPython", "ipykernel", "traitlets", "tornado", "zmq", "jupyter_client", "pytest", "_pytest", "pluggy"),
     *("xdist", "execnet", "__channelexec__"),  # what execnet calls the module that it runs in a worker of xdist
 )
 # The shell calls Out itself _oh: the user may give the name Out to something else.
 _RESULTS = (("Out", "_oh"), ("_", "_"), ("__", "__"), ("___", "___"))
+LAST_ERROR = ", last error"  # behind the name of a function whose locals the last error keeps
 _MOST_FRAMES = 200
 
 
@@ -136,7 +129,8 @@ class Namespaces(NamedTuple):
 
 @contextmanager
 def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
-    """The notebook's names first, then of frames of the user's that run, and of those that the cell's ``error`` left.
+    """The notebook's names first, then of frames of the user's that run, of those that the cell's ``error`` left, and
+    of those that the notebook's last error left, whose traceback keeps their tensors.
 
     Names that begin with ``_`` are the shell's or private and are left out, but for the results. A frame's locals come
     as ``name (in function)``. On the way out the copies of locals that Python before 3.13 keeps in a frame are emptied
@@ -151,11 +145,13 @@ def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
         spaces.given.append(_public(shell.user_ns))
         spaces.results.update((name, shell.user_ns[key]) for name, key in _RESULTS if key in shell.user_ns)
     inner, outer = _running_frames()
-    for one in causes_of(error):
-        inner += [frame for frame, _ in reversed(frames_of(one)[-_MOST_FRAMES:])]
-    named = [*((frame, spaces.given) for frame in inner), *((frame, spaces.around) for frame in outer)]
+    inner += _innermost_first(error)
+    last = _innermost_first(_last_error())
+    named = [(frame, "", spaces.given) for frame in inner]
+    named += [(frame, LAST_ERROR, spaces.given) for frame in last]
+    named += [(frame, "", spaces.around) for frame in outer]
     frame: FrameType | None
-    for frame, into in named:
+    for frame, more, into in named:
         if not _is_users(frame):
             continue
         if id(frame.f_globals) not in globals_seen:
@@ -163,11 +159,11 @@ def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
             into.append(_public(frame.f_globals))
         if frame.f_code.co_flags & CO_OPTIMIZED:
             where = frame.f_code.co_name
-            into.append({f"{name} (in {where})": value for name, value in frame.f_locals.items()})
+            into.append({f"{name} (in {where}{more})": value for name, value in frame.f_locals.items()})
             if sys.version_info < (3, 13):
                 copies.append(frame.f_locals)
     frame = None
-    for frames in (named, inner, outer):
+    for frames in (named, inner, outer, last):
         frames.clear()
     try:
         yield spaces
@@ -178,6 +174,17 @@ def namespaces(error: BaseException | None = None) -> Iterator[Namespaces]:
             copy = copies.pop()
             if sys.getrefcount(copy) <= 3:  # the frame's, ours, and the call's: nobody else looks at it
                 copy.clear()
+
+
+def _innermost_first(error: BaseException | None) -> list[FrameType]:
+    """The frames of an error, then those of what it was raised from."""
+    return [frame for one in causes_of(error) for frame, _ in reversed(frames_of(one)[-_MOST_FRAMES:])]
+
+
+def _last_error() -> BaseException | None:
+    """What the shell showed last, or ``None``; Python 3.12 gave it another name."""
+    known = (vars(sys).get(name) for name in ("last_exc", "last_value"))
+    return next((one for one in known if one is not None and has_base(type(one), BaseException)), None)
 
 
 def users_file(error: BaseException) -> str:
@@ -205,7 +212,7 @@ def _running_frames() -> tuple[list[FrameType], list[FrameType]]:
 
 
 def _is_users(frame: FrameType) -> bool:
-    return not frame.f_code.co_filename.startswith(_NOT_THE_USERS) and not _is_shells(frame)
+    return not frame.f_code.co_filename.startswith(NOT_THE_USERS) and not _is_shells(frame)
 
 
 def _is_shells(frame: FrameType) -> bool:

@@ -6,6 +6,7 @@ import mmap
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,33 @@ STEP, MARK, FOREIGN = b'"ProfilerStep#', b'"ProfilerMark#', b'"ProfilerUser#'
 
 A profiler of the user's that waits for its schedule records its steps too, each under torch's name.
 """
+
+
+class Notes:
+    """Sentences for the trust section, each ``(check, status, text)``, in order and without repeats."""
+
+    def __init__(self) -> None:
+        self._notes: dict[tuple[str, str, str], None] = {}
+
+    def add(self, check: str, status: str, text: str) -> None:
+        """Keep one; ``status`` is ``ok``, ``warn`` or ``fail``."""
+        self._notes[check, status, text] = None
+
+    def failed(self, status: str, failure: Exception) -> None:
+        """Keep a failure of ours."""
+        self.add("capture", status, f"{type(failure).__name__}: {failure}")
+
+    def shielded(self, act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """What ``act`` returns, or ``None`` with a note when it fails."""
+        try:
+            return act(*arguments, **named)
+        except Exception as failure:
+            self.failed("warn", failure)
+            return None
+
+    def as_tuple(self) -> tuple[tuple[str, str, str], ...]:
+        """All of them."""
+        return tuple(self._notes)
 
 
 class RecordedSteps:
@@ -168,37 +196,28 @@ def export(profiler: Profiler, *, unfinished: int | None) -> tuple[Path, Tempora
     return path, directory
 
 
-class LineRanges:
-    """The open ranges of one thread, the innermost last."""
+class LineRange:
+    """Records a range ``## line N``; ``around`` holds the open ones of the thread, the innermost last.
 
-    def __init__(self) -> None:
-        self._open: list[AbstractContextManager[Any]] = []
+    Its exit does nothing where the range is not among them any more.
+    """
 
-    def of(self, line: int) -> AbstractContextManager[Any]:
-        """A context manager that records a range ``## line N``. Its exit does nothing when the range is ended."""
-        return _LineRange(line, self._open)
+    __slots__ = ("_around", "_range")
 
-    def end_all(self) -> None:
-        """End every open range, the innermost first, while their profiler is on."""
-        while self._open:
-            self._open.pop().__exit__(None, None, None)
-
-    def forget(self) -> None:
-        """The profiler of the open ranges was taken: they must not be ended."""
-        self._open.clear()
-
-
-class _LineRange:
-    __slots__ = ("_open", "_range")
-
-    def __init__(self, line: int, open_ranges: list[AbstractContextManager[Any]]) -> None:
+    def __init__(self, line: int, around: list[AbstractContextManager[Any]]) -> None:
         self._range = doors.named_range(f"## line {line}")
-        self._open = open_ranges
+        self._around = around
 
     def __enter__(self) -> None:
         self._range.__enter__()
-        self._open.append(self._range)
+        self._around.append(self._range)
 
     def __exit__(self, *_error: object) -> None:
-        while self._range in self._open:  # with one inside that an interrupt left open
-            self._open.pop().__exit__(None, None, None)
+        while self._range in self._around:  # with one inside that an interrupt left open
+            self._around.pop().__exit__(None, None, None)
+
+
+def end_ranges(opened: list[AbstractContextManager[Any]]) -> None:
+    """End every open range, the innermost first, while their profiler is on."""
+    while opened:
+        opened.pop().__exit__(None, None, None)

@@ -32,9 +32,8 @@ from ipyprof.capture import baseline, nvml, probes
 from ipyprof.capture import torch_doors as doors
 from ipyprof.capture.loop_clock import LoopClock
 from ipyprof.capture.memory import Holdings
-from ipyprof.capture.notes import Notes
 from ipyprof.capture.profiler import Profiler, ProfilerState, already_on, profiled_before, uninterrupted
-from ipyprof.capture.recording import LineRanges, RecordedSteps, Recording, export
+from ipyprof.capture.recording import LineRange, Notes, RecordedSteps, Recording, end_ranges, export
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord
 
@@ -232,7 +231,7 @@ class Session:
         self._wait, self._after = wait, baseline.Laps()
         self._profiler: Profiler | None = None
         self._steps: RecordedSteps | None = None
-        self._ranges = LineRanges()
+        self._ranges: list[AbstractContextManager[Any]] = []
         self._probe: probes.SyncLines | None = None
         self._device = nvml.DeviceReader()
         self._known: dict[str, Any] = {}
@@ -285,7 +284,7 @@ class Session:
 
         At other times it does nothing: it would show in the trace of a profiler of the user's.
         """
-        return self._ranges.of(line) if self.recording else nullcontext()
+        return LineRange(line, self._ranges) if self.recording else nullcontext()
 
     def finish(self, error: BaseException | None = None) -> Recording:
         """The result, with the steps so far. Everything that was on is off. May be called at any time, and again.
@@ -299,7 +298,7 @@ class Session:
                 cut_off = error is not None and self.recording
                 self._holdings.look_at_error(error, self._cell_name)
                 self._notes.shielded(self._end, error)
-                self._notes.shielded(self._complete, None, False, error, cut_off=cut_off)
+                self._notes.shielded(self._complete, error=error, cut_off=cut_off)
             self._hand_out()
         with uninterrupted():
             self._release()
@@ -366,9 +365,9 @@ class Session:
         elif self._phase is Phase.WARMUP:
             self._warm_step(line, opens)
         elif self._phase is Phase.ACTIVE:
-            self._recorded_step(line, opens)
+            self._recorded_step(opens)
         elif self._phase is Phase.AFTER:
-            self._complete(line, opens)
+            self._complete(begins_at=line, opens=opens)
 
     def _leave_wait(self, line: int | None) -> None:
         self._wait.pause()
@@ -432,7 +431,7 @@ class Session:
         self.recording = True
         self._steps.open(self._course.index)
 
-    def _recorded_step(self, line: int | None, opens: bool) -> None:
+    def _recorded_step(self, opens: bool) -> None:
         steps = self._steps
         if steps is None or not self._profiler_is_ours():
             self._lose()
@@ -490,7 +489,7 @@ class Session:
     def _cut_off(self) -> None:
         """Stop in the middle of a step."""
         if self._steps is not None and self._in_own_thread:
-            self._ranges.end_all()
+            end_ranges(self._ranges)
             # The part of a cell that ran is all there will ever be of it; a part of a loop's step says nothing.
             self._steps.cut_off(self._course.index, serves=self._phase is Phase.COLD)
         self._stop()
@@ -512,7 +511,7 @@ class Session:
     def _drop(self) -> None:
         """Forget the cold recording."""
         if self._steps is not None:
-            self._ranges.end_all()
+            end_ranges(self._ranges)
             self._steps.cut_off(self._course.index, serves=False)
         self.recording = False
         if self._profiler_is_ours() and self._profiler is not None:
@@ -523,13 +522,12 @@ class Session:
 
     def _lose(self) -> None:
         """The user's profiler has the session; ours is never touched again."""
-        self._taken = True
         if self._steps is not None:
             self._steps.forget_span()
-        self._ranges.forget()
+        self._ranges.clear()  # they must not be ended
         self._end_probe()
-        self._notes.add("profiler", "warn", f"{TAKEN}, which took the recording")
-        self._let_go()
+        self._taken = True
+        self._let_go(f"{TAKEN}, which took the recording")
 
     def _give_way(self) -> None:
         """The user starts a profiler while ours is on: theirs wins."""
@@ -544,14 +542,14 @@ class Session:
             if self._phase is Phase.WARMUP:
                 profiler.stop()
                 self._taken = True
-                self._notes.add("profiler", "warn", f"{TAKEN}: only one profiler can be on in a process")
+                self._let_go(f"{TAKEN}: only one profiler can be on in a process")
             else:
                 self._cut_off()
-                self._notes.add("profiler", "warn", f"{TAKEN}; what was recorded before it was kept")
-            self._let_go()
+                self._let_go(f"{TAKEN}; what was recorded before it was kept")
 
-    def _let_go(self) -> None:
+    def _let_go(self, why: str) -> None:
         """Measure nothing more: from here on the user's profiler slows the steps."""
+        self._notes.add("profiler", "warn", why)
         self.recording = False
         self._partial = TAKEN
         self._phase = Phase.OVER
@@ -580,15 +578,16 @@ class Session:
     # -- the result --
 
     def _complete(
-        self, line: int | None = None, opens: bool = False, error: BaseException | None = None, *, cut_off: bool = False
+        self,
+        *,
+        opens: bool = False,
+        begins_at: int | None = None,
+        error: BaseException | None = None,
+        cut_off: bool = False,
     ) -> None:
         """Export and build the recording; the next one begins, where there is one to come, or a mark does nothing.
 
-        Args:
-            line: of the mark.
-            opens: a step begins here.
-            error: that the cell ended with.
-            cut_off: it came in the middle of this recording.
+        ``opens``: a step begins, at this line. ``error``: the cell ended with it; ``cut_off``: inside this recording.
         """
         if self.result is not None:
             return
@@ -599,7 +598,7 @@ class Session:
             self._course.again()
             self._begin_anew(self._after.settled())
             if not self._stays(True):
-                self._change(line, True)
+                self._change(begins_at, True)
             return
         self.over = True
         self._at_mark = self._only_timed if self._in_own_thread else self._late_mark
@@ -671,7 +670,7 @@ class Session:
             notes.add("repeat", "warn", f"{asked_text}: {self._why_fewer(made, last, error)}")
         told = []
         for one in kept:
-            fields = later.fields if one.live.out_of_memory is None else {}
+            fields = later.fields if "out_of_memory" in later.fields and one.live.out_of_memory is None else {}
             live = structs.replace(one.live, **fields, notes=(*one.live.notes, *notes.as_tuple()))
             told.append(replace(one, live=live))
         return replace(told[0], others=tuple(told[1:]))

@@ -14,6 +14,7 @@ all is recorded.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -90,6 +91,20 @@ def _list(loops: Sequence[Loop]) -> str:
     return f"its loops are on lines {', '.join(lines[:-1])} and {lines[-1]}"
 
 
+def _guarded(act: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose exception never reaches the user's code: it switches the marks off, and ``None`` comes back."""
+
+    @functools.wraps(act)
+    def guarded(detector: StepDetector, *arguments: Any) -> Any:
+        try:
+            return act(detector, *arguments)
+        except Exception as error:
+            detector._fail(error)
+            return None
+
+    return guarded
+
+
 _LOADER_FILES = (__file__, watch.__file__, loader_module.__file__)
 
 
@@ -131,13 +146,11 @@ class StepDetector:
         self._rules = rules_for(options, self._loops, source)
         self._way = self._rules.way
         self.runs = repeated_runs(options) if self._way == "cell" else 1
-        self._launched = launched
-        self._evidence = Evidence(self._loops, self._rules, launched or _always)
+        self._evidence = Evidence(self._loops, self._rules, launched or Launches())
         self._watch: Watch | None = None
         self._names = Builtins()
         self._thread = 0
         self._cold: LoopState | bool = False
-        self._pending: LoopState | None = None
         self._chosen: LoopState | None = None
         self._mark = ""  # what a mark is, once that is settled
         self._closed = False
@@ -161,63 +174,9 @@ class StepDetector:
             self._install()
         return self
 
+    @_guarded
     def run_begins(self, number: int) -> None:
         """The cell is about to run for the ``number``-th time, from 0."""
-        self._guarded(self._run_begins, number)
-
-    def cell_ended(self) -> None:
-        """The last run came to its end without an exception."""
-        self._guarded(self._cell_ended)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        with uninterrupted():
-            self._restore()
-        if not self._mark:
-            self._guarded(self._describe_nothing)
-
-    def user_step(self) -> None:
-        """``ipyprof.step()`` was called in the cell."""
-        if threading.get_ident() == self._thread:
-            self._guarded(self._user_step)
-
-    # -- the names in the cell --
-
-    def _seen(self, index: int, iterable: Any) -> Any:
-        if not self._mark:
-            self._guarded(self._evidence.loop_starts, index, _length(iterable))
-            self._evidence.states[index].iterable = self._guarded(drawn_name, iterable) or ""
-        elif self._chosen is not None and self._evidence.states[index] in self._evidence.around(self._chosen):
-            state = self._evidence.states[index]
-            state.begun, state.length = 0, _length(iterable)
-        return iterable
-
-    def _watched_step(self, state: LoopState) -> Callable[[], bool]:
-        """The mark of a loop before the choice."""
-
-        def step() -> bool:
-            state.begun += 1
-            if state.begun < state.look_at:
-                return False
-            return bool(self._guarded(self._iteration, state))
-
-        return step
-
-    def _loop_closed(self, index: int) -> None:
-        self._guarded(self._loop_ended, index)
-
-    def range(self, line: int) -> AbstractContextManager[Any]:
-        """A range around the statement at ``line``."""
-        try:
-            return self._session.range(line)
-        except Exception as error:
-            self._fail(error)
-            return nullcontext()
-
-    # -- before the choice --
-
-    def _run_begins(self, number: int) -> None:
         if self._way == "cell":
             if number == 0 and self.runs > 1:
                 return  # the run that decides, as the first iteration of a loop
@@ -232,16 +191,82 @@ class StepDetector:
             self._cold = True
             self._session.start_cold()
 
+    @_guarded
+    def cell_ended(self) -> None:
+        """The last run came to its end without an exception."""
+        if self._way == "cell" and self.runs > 1:
+            self._session.close(1)
+        elif self._cold is True and not self._mark:
+            self._mark = "cell"
+            self._describe("the cell, once")
+            self._session.close(1)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with uninterrupted():
+            self._restore()
+        if not self._mark:
+            self._describe_nothing()
+
+    @_guarded
+    def user_step(self) -> None:
+        """``ipyprof.step()`` was called in the cell."""
+        if threading.get_ident() != self._thread:
+            return
+        if self._mark == "call":
+            self._mark_event()
+        elif self._mark or self._way not in ("auto", "call"):
+            text = "ipyprof.step() was called, but the steps were already found in another way"
+            if ("steps", "warn", text) not in self.notes:
+                self.notes.append(("steps", "warn", text))
+        else:
+            inner = self._evidence.innermost()
+            left = None if inner is None else self._evidence.remaining(inner)
+            self._choose_events("call", "ipyprof.step()", None if left is None else left - 1)
+
+    # -- the names in the cell --
+
+    def _seen(self, index: int, iterable: Any) -> Any:
+        if not self._mark:
+            self._loop_starts(index, iterable)
+        elif self._chosen is not None and self._evidence.states[index] in self._evidence.around(self._chosen):
+            state = self._evidence.states[index]
+            state.begun, state.length = 0, _length(iterable)
+        return iterable
+
+    def _watched_step(self, state: LoopState) -> Callable[[], bool]:
+        """The mark of a loop before the choice."""
+
+        def step() -> bool:
+            state.begun += 1
+            if state.begun < state.look_at:
+                return False
+            return bool(self._iteration(state))
+
+        return step
+
+    def range(self, line: int) -> AbstractContextManager[Any]:
+        """A range around the statement at ``line``."""
+        try:
+            return self._session.range(line)
+        except Exception as error:
+            self._fail(error)
+            return nullcontext()
+
+    # -- before the choice --
+
+    @_guarded
+    def _loop_starts(self, index: int, iterable: Any) -> None:
+        self._evidence.loop_starts(index, _length(iterable))
+        self._evidence.states[index].iterable = drawn_name(iterable)
+
+    @_guarded
     def _iteration(self, state: LoopState) -> bool:
         choice = self._evidence.iteration_begins(state)
-        if choice is not None and not choice.now:
-            self._pending = choice.state
-            self._pending.look_at = 0
-        elif choice is not None:
+        if choice is not None:
             return self._choose_loop(choice)
-        elif self._pending is state:
-            return self._choose_loop(Choice(state=state, cycle=1, now=True))
-        elif state.begun == 1 and self._starts_cold(state):
+        if state.begun == 1 and self._starts_cold(state):
             self._cold = state
             self._session.start_cold()
             return self._session.recording
@@ -255,6 +280,7 @@ class StepDetector:
             return state.loop is self._rules.loop
         return self._evidence.is_outermost(state) and not state.loop.has_children
 
+    @_guarded
     def _loop_ended(self, index: int) -> None:
         if not self._mark:
             state = self._evidence.states[index]
@@ -273,9 +299,7 @@ class StepDetector:
                 self._session.close(self._chosen.loop.line)
                 self._be_done()
 
-    def _on_step(self, optimizer: Any) -> None:
-        self._guarded(self._optimizer_stepped, optimizer)
-
+    @_guarded
     def _optimizer_stepped(self, optimizer: Any) -> None:
         self._session.check_limit()
         self._optimizer_names[type(optimizer).__name__] = None
@@ -288,14 +312,12 @@ class StepDetector:
                 if anchor() is None and type(stepped).__name__ == name:
                     anchor = weakref.ref(stepped)  # a new one for the next fold
                 if anchor() is stepped:
-                    self._guarded(self._mark_event)
+                    self._mark_event()
 
             assert self._watch is not None
             self._watch.on_step, self._watch.on_batch = mark, self._check_limit
 
-    def _on_batch(self, iterator: Any) -> None:
-        self._guarded(self._batch_drawn, iterator)
-
+    @_guarded
     def _batch_drawn(self, iterator: Any) -> None:
         self._session.check_limit()
         if self._evidence.batch_drawn(
@@ -306,23 +328,11 @@ class StepDetector:
 
             def mark(drawn: Any) -> None:
                 if getattr(drawn, "_dataset", None) is dataset:
-                    self._guarded(self._mark_event)
+                    self._mark_event()
 
             assert self._watch is not None
             self._watch.on_step, self._watch.on_batch = self._check_limit, mark
             self._watch.mark_after_fetch()
-
-    def _user_step(self) -> None:
-        if self._mark == "call":
-            self._mark_event()
-        elif self._mark or self._way not in ("auto", "call"):
-            text = "ipyprof.step() was called, but the steps were already found in another way"
-            if ("steps", "warn", text) not in self.notes:
-                self.notes.append(("steps", "warn", text))
-        else:
-            inner = self._evidence.innermost()
-            left = None if inner is None else self._evidence.remaining(inner)
-            self._choose_events("call", "ipyprof.step()", None if left is None else left - 1)
 
     # -- the choice --
 
@@ -372,25 +382,20 @@ class StepDetector:
             self._names.set(name, bool if state.loop.has_children else self._is_recording)
         self._session.mark(running_line(self._filename))
 
+    @_guarded
     def _mark_event(self) -> None:
         self._session.mark(None if self._session.over else running_line(self._filename))
 
     def _is_recording(self) -> bool:
         return self._session.recording
 
+    @_guarded
     def _check_limit(self, _event: Any) -> None:
-        self._guarded(self._session.check_limit)
+        self._session.check_limit()
 
     # -- the end --
 
-    def _cell_ended(self) -> None:
-        if self._way == "cell" and self.runs > 1:
-            self._session.close(1)
-        elif self._cold is True and not self._mark:
-            self._mark = "cell"
-            self._describe("the cell, once")
-            self._session.close(1)
-
+    @_guarded
     def _describe_nothing(self) -> None:
         if self._cold is True:
             self._describe("the cell, once")
@@ -456,15 +461,13 @@ class StepDetector:
     def _install(self) -> None:
         try:
             self._names.set(SEEN, self._seen)
-            self._names.set(CLOSED, self._loop_closed)
+            self._names.set(CLOSED, self._loop_ended)
             self._names.set(RANGE, self.range)
             for state in self._evidence.states:
                 self._names.set(step_name(state.loop.index), self._watched_step(state))
             if self._way not in ("call", "cell"):
-                self._watch = Watch(self._on_step, self._on_batch, self._evidence.backward_ran)
+                self._watch = Watch(self._optimizer_stepped, self._batch_drawn, self._evidence.backward_ran)
                 self._watch.loaders.waited = self._session.clock.waited
-                if self._launched is None:
-                    self._evidence.launched = Launches()
         except BaseException:
             self._restore()
             raise
@@ -473,14 +476,6 @@ class StepDetector:
         if self._watch is not None:
             self._watch.close()
         self._names.restore()
-
-    def _guarded(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``act`` returns. An exception of ours never reaches the user's code: it switches the marks off."""
-        try:
-            return act(*arguments)
-        except Exception as error:
-            self._fail(error)
-            return None
 
     def _fail(self, error: Exception) -> None:
         self.notes.append(("steps", "fail", f"the step marks were switched off: {type(error).__name__}: {error}"))
@@ -503,10 +498,6 @@ def _length(iterable: Any) -> int | None:
         return known_length(iterable)
     except Exception:
         return None  # the user's own __len__ failed
-
-
-def _always() -> bool:
-    return True
 
 
 def _ignore(_event: Any) -> None:

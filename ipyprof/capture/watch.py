@@ -3,7 +3,7 @@
 Each door is private or global torch, guarded, and closed by `Watch.close`; where one is missing, what it shows is
 simply not seen. Costs: 0.5 us for an optimizer step, under 0.2 us for a backward pass, 1.2 us for a batch.
 
-* Optimizer: the global post hooks, as `ipyprof.capture.watch` says.
+* Optimizer: a stand-in for torch's dict of global post hooks, which has ours behind the user's.
 * Batches: a data descriptor in place of ``_BaseDataLoaderIter._num_yielded``, which ``__next__`` raises by one when it
   has a batch. Only where ``__next__`` does not do that is the method itself replaced. Another one in place of
   ``_profile_name``, which ``__next__`` reads first, tells when the fetch began.
@@ -15,10 +15,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import OrderedDict
+from collections import UserDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.optim.optimizer as optimizer_module
@@ -75,13 +75,11 @@ class LoopState:
         self.backwards = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A loop that is the step, its cycle, and whether its next iteration begins right now."""
+class Choice(NamedTuple):
+    """A loop that is the step, and its cycle."""
 
     state: LoopState
     cycle: int
-    now: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +109,9 @@ class Evidence:
         self.any_step = False
         self.any_batch = False
         self._rules = rules
-        self.launched = launched
+        self._launched = launched
         self._stack: list[LoopState] = []
+        self._pending: LoopState | None = None
         self._since_steps: dict[int, int] = {}
         self._since_batches: dict[int, int] = {}
         self._since_backwards = 0
@@ -130,13 +129,15 @@ class Evidence:
         return state
 
     def iteration_begins(self, state: LoopState) -> Choice | None:
-        """The loop that the end of its previous iteration chose, or ``None``. ``state.begun`` counts the new one."""
+        """This loop, where it is chosen from its new iteration on, or ``None``. ``state.begun`` counts that one."""
         if not state.active:
             state = self.loop_starts(state.loop.index, None)
             state.begun = 1
         self._leave_to(state.loop.index)
         state.ever_begun += 1
         choice = self._iteration_ended(state) if self._is_second(state) else None
+        if choice is None and self._pending is state:
+            choice = Choice(state, 1)
         state.clear()
         state.look_at = self._next_look(state)
         if self._rules.loops:
@@ -262,13 +263,15 @@ class Evidence:
         if state.deferred is not None:
             if 1 in state.steps.values():
                 return self._settled(state)
-            return Choice(state=state.deferred, cycle=1, now=False)
+            self._pending = state.deferred  # chosen when its next iteration begins
+            self._pending.look_at = NOW
+            return None
         if self._rules.optimizers and self._since_steps and min(self._since_steps.values()) >= 2:  # b
             self.anchor = _steps_least(self._since_steps)
             return None
         inner_cycle = any(each.confirm for each in self.states if each.loop.parent == state.loop.index)
         if self.is_outermost(state) and not inner_cycle and not (state.length == 1 and state.loop.has_children):  # c
-            return self._settled(state) if self.launched() else None
+            return self._settled(state) if self._launched() else None
         return None
 
     def _settled(self, state: LoopState) -> Choice | None:
@@ -286,7 +289,7 @@ class Evidence:
         elif state.backwards and not state.steps and has_time and state.waited < MOST_CYCLE:
             state.waited += 1
             return None
-        return Choice(state=state, cycle=cycle if cycle <= MOST_CYCLE else 1, now=True)
+        return Choice(state, cycle if cycle <= MOST_CYCLE else 1)
 
     def _may_be_whole(self, state: LoopState) -> LoopState | None:
         """The loop around, when its iteration and not this one may be the step."""
@@ -324,43 +327,16 @@ _NAME = "_global_optimizer_post_hooks"
 MOST_FRAMES = 8  # between a step and that of its base class: the step itself and a few decorators
 
 
-class _StandIn(OrderedDict[int, Hook]):
-    """torch's dict of hooks with ours behind them in ``values``, which torch asks; holds nothing itself."""
+class _StandIn(UserDict[int, Hook]):
+    """torch's dict of hooks with ours behind them in ``values``, which torch asks; all else is the user's, as it is."""
 
     def __init__(self, users: dict[int, Hook]) -> None:
-        super().__init__()
-        self.users = users
+        self.data = users
         self.ours: tuple[Hook, ...] = ()
 
     def values(self) -> Any:
         """The hooks at this moment, so that a step under way is not disturbed."""
-        return [*self.users.values(), *self.ours]
-
-    def keys(self) -> Any:
-        """The user's, as they are."""
-        return self.users.keys()
-
-    def items(self) -> Any:
-        """The user's, as they are."""
-        return self.users.items()
-
-    def __setitem__(self, key: int, hook: Hook) -> None:
-        self.users[key] = hook
-
-    def __getitem__(self, key: int) -> Hook:
-        return self.users[key]
-
-    def __delitem__(self, key: int) -> None:
-        del self.users[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.users
-
-    def __iter__(self) -> Any:
-        return iter(self.users)
-
-    def __len__(self) -> int:
-        return len(self.users)
+        return [*self.data.values(), *self.ours]
 
 
 # Kept for the life of the process: handles of hooks that the user registers during a run refer to it, weakly.
@@ -370,7 +346,7 @@ _stand_ins: dict[int, _StandIn] = {}
 def hook_optimizer_steps(hook: Hook) -> Callable[[], None]:
     """The function that takes the hook out again. Where torch has no such hooks, the hook is never called."""
     users = getattr(optimizer_module, _NAME, None)
-    if not isinstance(users, dict):
+    if not isinstance(users, (dict, _StandIn)):
         register = getattr(optimizer_module, "register_optimizer_step_post_hook", None)
         return _nothing if register is None else register(hook).remove
     stand_in = users if isinstance(users, _StandIn) else _stand_ins.setdefault(id(users), _StandIn(users))
@@ -380,7 +356,7 @@ def hook_optimizer_steps(hook: Hook) -> Callable[[], None]:
     def take_out() -> None:
         stand_in.ours = tuple(other for other in stand_in.ours if other is not hook)
         if not stand_in.ours and getattr(optimizer_module, _NAME, None) is stand_in:
-            setattr(optimizer_module, _NAME, stand_in.users)
+            setattr(optimizer_module, _NAME, stand_in.data)
 
     return take_out
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from ipyprof.capture.cell import CompiledCell, compile_cell, run_cell
 from ipyprof.capture.loop_clock import LoopClock
+from ipyprof.capture.recording import Recording
+from ipyprof.capture.session import Session
 from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
 from ipyprof.trace.live import LoaderSeen
@@ -82,6 +84,18 @@ class FakeSession:
 def detector_for(compiled: CompiledCell, options: Options, session: Any, **more: Any) -> StepDetector:
     """The detector of this cell's steps."""
     return StepDetector(options, session, compiled.loops, compiled.text, filename=compiled.filename, **more)
+
+
+def record(shell: Any, cell: str, options: Options) -> tuple[Recording, BaseException | None]:
+    """What a real session records of a cell, and what the cell raised."""
+    compiled = compile_cell(shell, cell)
+    session = Session(options, source=compiled.source, cell_name=compiled.filename)
+    detector = detector_for(compiled, options, session)
+    try:
+        run_cell(shell, compiled, detector=detector)
+    except Exception as error:
+        return session.finish(error), error
+    return session.finish(), None
 
 
 class Run:

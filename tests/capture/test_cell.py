@@ -15,9 +15,8 @@ from IPython.core.magic import output_can_be_silenced
 
 import __main__
 from ipyprof.capture.cell import compile_cell, run_cell
-from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
-from tests.capture.fake_session import FakeSession, Run
+from tests.capture.fake_session import FakeSession, Run, detector_for
 from tests.colours import without_colours
 
 
@@ -30,9 +29,7 @@ def magic(shell: Any) -> Any:
     def profiled(line: str, cell: str | None = None) -> object:
         __tracebackhide__ = "__ipython_bottom__"
         compiled = compile_cell(shell, line if cell is None else cell, line_form=cell is None)
-        detector = StepDetector(
-            Options(), FakeSession(record=range(2, 4)), compiled.loops, compiled.text, filename=compiled.filename
-        )
+        detector = detector_for(compiled, Options(), FakeSession(record=range(2, 4)))
         made.append(detector)
         return run_cell(shell, compiled, detector=detector)
 
@@ -121,9 +118,7 @@ def test_the_shells_interactivity_is_kept(magic: Any, capsys: Any, interactivity
         value = run_cell(
             magic,
             compiled_cell,
-            detector=StepDetector(
-                Options(), FakeSession(), compiled_cell.loops, compiled_cell.text, filename=compiled_cell.filename
-            ),
+            detector=detector_for(compiled_cell, Options(), FakeSession()),
         )
         if value is not None:
             magic.displayhook(value)
@@ -310,9 +305,7 @@ def test_a_cell_of_nineteen_loops_inside_each_other_runs_as_written(magic: Any) 
         run_cell(
             magic,
             compiled_cell,
-            detector=StepDetector(
-                Options(), FakeSession(), compiled_cell.loops, compiled_cell.text, filename=compiled_cell.filename
-            ),
+            detector=detector_for(compiled_cell, Options(), FakeSession()),
         )
         == 5
     )

@@ -15,13 +15,11 @@ from torch.profiler import _KinetoProfile
 
 from ipyprof.analysis.memory import DeviceMemory, MemorySummary, memory_view
 from ipyprof.analysis.steps import find_steps
-from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.capture.profiler import Profiler
-from ipyprof.capture.session import Session
-from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord
 from ipyprof.trace.reader import parse_trace
+from tests.capture.fake_session import record
 
 SETUP = """
 import torch
@@ -58,19 +56,9 @@ def recorded(shell: Any, setup: str, cell: str) -> tuple[DeviceMemory, LiveRecor
 def summed_up(shell: Any, setup: str, cell: str) -> tuple[MemorySummary, LiveRecord]:
     """All that is known of a cell's memory."""
     shell.run_cell(setup).raise_error()
-    compiled = compile_cell(shell, cell)
-    options = Options(wait=1, warmup=1, active=3, at_end=True)
-    session = Session(options, source=compiled.source, cell_name=compiled.filename)
-    detector = StepDetector(options, session, compiled.loops, compiled.text, filename=compiled.filename)
-    try:
-        run_cell(shell, compiled, detector=detector)
-    except Exception as error:
-        recording = session.finish(error)
-    else:
-        recording = session.finish()
+    recording, _ = record(shell, cell, Options(wait=1, warmup=1, active=3, at_end=True))
     assert recording.trace_path is not None
     file = json.loads(recording.trace_path.read_text())
-    recording.discard()
     for event in file["traceEvents"]:
         if event.get("name") in ("[memory]", "[OutOfMemory]"):
             event["args"] |= {"Device Type": 1, "Device Id": 0}
@@ -87,7 +75,6 @@ def most(view: DeviceMemory, name: str) -> int:
 
 def test_gradients_at_the_peak_of_a_training(shell: Any) -> None:
     view, _ = recorded(shell, SETUP, TRAINING)
-
     assert view.memory.peak_line == 6
     assert 0 < most(view, "gradients of model") <= PARAMETER_BYTES
     assert sum(holder.bytes for holder in view.memory.holders) == view.memory.peak_bytes
@@ -119,9 +106,7 @@ def test_parameters_and_state_that_the_recording_sees_born(shell: Any) -> None:
 def test_a_list_of_losses_is_the_leak_with_its_bytes_per_step(shell: Any) -> None:
     """E15, recorded."""
     cell = TRAINING.replace("loss.backward()", "loss.backward(retain_graph=True)") + "    losses.append(loss)\n"
-
     view, _ = recorded(shell, SETUP + "losses = []\n", cell)
-
     (leak,) = view.growing
     assert (leak.name, leak.line) == ("losses", 4)
     # what the line saves, and the loss itself
@@ -153,7 +138,6 @@ def test_what_keeps_the_losses_is_the_leak_whatever_it_is(
 ) -> None:
     """E15: several names for a loss, a sum, a function whose marks are the optimizer's steps, a generator."""
     view, _ = recorded(shell, f"{SETUP}{more}\n", f"{cell}\n")
-
     assert [(leak.name, leak.bytes) for leak in view.growing] == [(name, SAVED_BYTES + size)]
     assert view.memory.growth_bytes_per_step == SAVED_BYTES + size
 
@@ -161,22 +145,18 @@ def test_what_keeps_the_losses_is_the_leak_whatever_it_is(
 def test_a_sum_of_detached_losses_is_no_leak(shell: Any) -> None:
     """E15, the counterpart."""
     view, _ = recorded(shell, f"{SETUP}total = 0\n", f"{TRAINING}    total += loss.detach()\n")
-
     assert view.growing == ()
 
 
 def test_a_leak_is_named_in_a_notebook_that_holds_too_much_to_look_at(shell: Any) -> None:
     more = "losses = []\nrows = [[{'a': [1], 'b': (i, j)} for i in range(300)] for j in range(300)]\n"
-
     view, live = recorded(shell, SETUP + more, f"{ALL_LOSSES}    losses.append(loss)\n")
-
     assert not live.owners_complete
     assert [(leak.name, leak.bytes) for leak in view.growing] == [("losses", SAVED_BYTES + 4)]
 
 
 def test_detached_losses_are_four_bytes_a_step(shell: Any) -> None:
     view, _ = recorded(shell, SETUP + "losses = []\n", TRAINING + "    losses.append(loss.detach())\n")
-
     assert [(leak.name, leak.bytes) for leak in view.growing] == [("losses", 4)]
 
 
@@ -213,7 +193,6 @@ REFUSED = """for step in range(12):
 def test_a_request_that_fails_and_is_caught_is_told_with_its_line(shell: Any) -> None:
     """The three recorded steps have one each."""
     summary, live = summed_up(shell, SETUP, REFUSED)
-
     (refused,) = summary.refused
     assert live.out_of_memory is None
     assert (refused.line, refused.operator, refused.count) == (5, "aten::empty", 3)
@@ -222,9 +201,7 @@ def test_a_request_that_fails_and_is_caught_is_told_with_its_line(shell: Any) ->
 
 def test_the_request_that_ends_the_cell_is_not_among_the_caught(shell: Any) -> None:
     cell = REFUSED.replace("        pass", "        if step == 4:\n            raise")
-
     summary, live = summed_up(shell, SETUP, cell)
-
     (refused,) = summary.refused
     assert live.out_of_memory is not None
     assert not live.out_of_memory.later

@@ -44,7 +44,7 @@ OTHERS: dict[str, frozenset[str]] = {
     "report": COMPUTING | {"msgspec"},
     # PIL, which matplotlib brings, writes palette PNGs.
     "show": COMPUTING | {"matplotlib", "ipywidgets", "IPython", "PIL"},
-    "capture": frozenset({"torch", "IPython", "pynvml"}),
+    "capture": frozenset({"torch", "IPython", "pynvml", "msgspec"}),
     **dict.fromkeys(("__init__", "__main__", "api", "magic", "run", "demo", "doctor", "history", "ranks"), EVERYTHING),
 }
 """Room or module → the packages outside the standard library that it may import."""
