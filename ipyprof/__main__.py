@@ -105,8 +105,7 @@ def _report(paths: Sequence[str], *, as_json: bool, page: Path | None) -> int:
 
 
 def _compare(before: str, after: str, *, as_json: bool, page: Path | None) -> int:
-    from ipyprof.show.compare_html import comparison_page
-    from ipyprof.show.compare_text import comparison_text
+    from ipyprof.show.comparison import comparison_page, comparison_text
 
     if page is not None:
         if any(files.same_file(page, Path(path).expanduser()) for path in (before, after)):

@@ -298,8 +298,7 @@ def show_comparison(shell: Any, names: Sequence[str], *, quiet: bool = False, pa
         OSError: ``page`` cannot be written.
     """
     from ipyprof.report.comparison import compare_reports
-    from ipyprof.show.compare_html import comparison_page
-    from ipyprof.show.compare_text import comparison_text
+    from ipyprof.show.comparison import comparison_page, comparison_text
 
     if page is not None:
         check_target("html", page)
@@ -313,7 +312,8 @@ def show_comparison(shell: Any, names: Sequence[str], *, quiet: bool = False, pa
 
 def show_runs(shell: Any) -> None:
     """The kept runs of this session with their numbers."""
-    from ipyprof.show.text import runs_bundle, runs_text
+    from ipyprof.show.html import runs_bundle
+    from ipyprof.show.text import runs_text
 
     runs = history.numbered()
     present(shell, runs_bundle(runs), runs_text(runs))

@@ -27,13 +27,13 @@ def _brief(report: Report) -> str:
 
 
 def _comparison_text(found: Comparison) -> str:
-    from ipyprof.show.compare_text import comparison_text
+    from ipyprof.show.comparison import comparison_text
 
     return comparison_text(found)
 
 
 def _comparison_html(found: Comparison) -> str:
-    from ipyprof.show.compare_html import render_comparison
+    from ipyprof.show.comparison import render_comparison
 
     return render_comparison(found)
 
