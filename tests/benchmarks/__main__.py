@@ -72,8 +72,8 @@ class Taken:
 
 def measured(path: Path, rounds: int) -> dict[str, Taken]:
     """Least seconds of ``decode``, ``read`` and ``full``, taken in turn."""
-    from ipyprof.report.report import Source
     from ipyprof.report.build import report_of
+    from ipyprof.report.report import Source
     from ipyprof.trace.reader import parse_trace
 
     data = path.read_bytes()
@@ -116,8 +116,8 @@ def peak_bytes(path: Path) -> tuple[int, int]:
 
 def _print_peak(path: Path) -> None:
     from ipyprof import api
-    from ipyprof.report.report import Source
     from ipyprof.report.build import report_of
+    from ipyprof.report.report import Source
     from ipyprof.trace.model import no_events
 
     def peak() -> int:

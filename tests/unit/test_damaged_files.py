@@ -15,8 +15,8 @@ from ipyprof.errors import TraceError
 from ipyprof.show.text import render_text
 from ipyprof.trace import reader as pieces
 from ipyprof.trace import reader as source
-from ipyprof.trace.kinds import Kind
 from ipyprof.trace.columns import FAR_OFF
+from ipyprof.trace.kinds import Kind
 from ipyprof.trace.reader import parse_trace, read_trace
 from tests.builder import TraceBuilder
 

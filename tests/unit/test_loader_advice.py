@@ -179,7 +179,9 @@ def test_pinning_that_a_copy_uses_stays() -> None:
             machine.copy(100, 2_000_000)
             machine.launch(2_000)
 
-    assert "Leave out" not in cause_of("data_loading").find(profiled(pinned, 8_100, loaders=(seen(pinned=True),))).advice
+    assert (
+        "Leave out" not in cause_of("data_loading").find(profiled(pinned, 8_100, loaders=(seen(pinned=True),))).advice
+    )
 
 
 def test_tensors_on_the_gpu_never_go_into_workers() -> None:

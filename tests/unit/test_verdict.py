@@ -11,12 +11,12 @@ import hypothesis
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
+from ipyprof.diagnosis.words import BOUND_OF, headline, healthy_headline
 
 from ipyprof.analysis.profile import Profile, analyse
 from ipyprof.diagnosis import verdict as verdict_module
 from ipyprof.diagnosis.cause import Finding, Site, Verdict, Where
 from ipyprof.diagnosis.verdict import CAUSES, diagnose
-from ipyprof.diagnosis.words import BOUND_OF, headline, healthy_headline
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 
@@ -36,7 +36,8 @@ def profiled(body: Body, step_us: float | None, *, steps: int = 4, pause: float 
 
 
 def judge(body: Body, step_us: float | None, **known: Any) -> tuple[dict[str, Finding], Verdict]:
-    findings, verdict = diagnose(profiled(body, step_us, **known))
+    diagnosis = diagnose(profiled(body, step_us, **known))
+    findings, verdict = diagnosis.findings, diagnosis.verdict
     assert len(verdict.headline.split()) <= MOST_WORDS
     return {finding.cause: finding for finding in findings}, verdict
 
@@ -88,7 +89,7 @@ def test_one_process_has_no_collectives_and_no_straggler() -> None:
 
 
 def test_findings_come_found_first_and_then_by_gain() -> None:
-    ordered, _ = diagnose(profiled(starving, 8_005))
+    ordered = diagnose(profiled(starving, 8_005)).findings
 
     rank = {"found": 0, "cleared": 1, "unknown": 2}
     keys = [(rank[finding.status], -(finding.recoverable_ms or 0.0)) for finding in ordered]
@@ -293,7 +294,7 @@ def test_ranks_are_not_said_to_be_one_process() -> None:
             machine.launch(900)
     machine.builder.metadata(distributedInfo={"rank": 0, "world_size": 4})
 
-    findings, _ = diagnose(analyse(machine.trace(), live(SOURCE, 901)))
+    findings = diagnose(analyse(machine.trace(), live(SOURCE, 901))).findings
 
     (straggler,) = (finding for finding in findings if finding.cause == "straggler")
     assert straggler.status == "unknown"
@@ -351,7 +352,9 @@ def test_replay_that_does_not_fit_is_not_believed() -> None:
     profile = analyse(builder.trace(), live(SOURCE, 10_000, 10_000))
     assert (profile.fit_error or 0) > 0.03
 
-    findings, verdict = diagnose(profile)
+    diagnosis = diagnose(profile)
+
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
     assert len(verdict.headline.split()) <= MOST_WORDS
@@ -374,7 +377,9 @@ def test_no_step_at_all() -> None:
     builder = TraceBuilder()
     builder.python("<module>", 0, 100)
 
-    findings, verdict = diagnose(analyse(builder.trace()))
+    diagnosis = diagnose(analyse(builder.trace()))
+
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert (verdict.cause, verdict.recoverable_ms) == ("inconclusive", None)
     assert "no step was recorded" in verdict.headline
@@ -512,7 +517,8 @@ def test_any_program_gets_a_verdict_of_at_most_25_words(
                     machine.sync()
 
     profile = profiled(run, step_us, steps=steps)
-    findings, verdict = diagnose(profile)
+    diagnosis = diagnose(profile)
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert len(verdict.headline.split()) <= MOST_WORDS, verdict.headline
     assert verdict.cause in {"compute_bound", "inconclusive", *BOUND_OF}
@@ -549,7 +555,7 @@ def test_without_a_gpu_a_recording_of_something_else_is_no_verdict(
 ) -> None:
     recorded_ns = int(recorded_us * 1000)
 
-    _, verdict = diagnose(cpu_steps(step_us, recorded_us, profiled_ns=(recorded_ns,) * 3))
+    verdict = diagnose(cpu_steps(step_us, recorded_us, profiled_ns=(recorded_ns,) * 3)).verdict
 
     assert verdict.cause == "inconclusive"
     assert reason in verdict.headline
@@ -560,7 +566,9 @@ def test_step_without_length_is_no_verdict_and_no_error() -> None:
     builder.step(0, 10, 10)
     builder.step(1, 10, 10)
 
-    findings, verdict = diagnose(analyse(builder.trace()))
+    diagnosis = diagnose(analyse(builder.trace()))
+
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert verdict.cause == "inconclusive"
     assert {finding.status for finding in findings} == {"unknown"}
@@ -577,7 +585,9 @@ def test_without_the_launches_of_most_work_nothing_is_claimed() -> None:
             machine.builder.sync(machine.host, 8_000)
             machine.python(8_000)
 
-    findings, verdict = diagnose(analyse(machine.trace()))
+    diagnosis = diagnose(analyse(machine.trace()))
+
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
     assert "the launches of 99 % of the GPU's work are not in the file" in verdict.headline
