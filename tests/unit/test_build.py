@@ -67,7 +67,6 @@ TOP = {
 def reported(trace: Trace, record: LiveRecord | None = None) -> Report:
     profile = analyse(trace, record)
     diagnosis = diagnose(profile)
-    findings, verdict = diagnosis.findings, diagnosis.verdict
     return build_report(profile, diagnosis, source=Source(kind="file" if record is None else "live"))
 
 

@@ -34,7 +34,6 @@ FAILED = OutOfMemory(
 def report_of(trace: Trace, live: LiveRecord) -> Report:
     profile = analyse(trace, live)
     diagnosis = diagnose(profile)
-    findings, verdict = diagnosis.findings, diagnosis.verdict
     return build_report(profile, diagnosis, source=Source(kind="live"))
 
 

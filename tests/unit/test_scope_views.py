@@ -25,7 +25,6 @@ NODE = "autograd::engine::evaluate_function: MmBackward0"
 def built(machine: Machine) -> Report:
     profile = analyse(machine.trace())
     diagnosis = diagnose(profile)
-    findings, verdict = diagnosis.findings, diagnosis.verdict
     return build_report(profile, diagnosis, source=Source(kind="file"))
 
 

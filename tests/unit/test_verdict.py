@@ -11,12 +11,13 @@ import hypothesis
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from ipyprof.diagnosis.words import BOUND_OF, headline, healthy_headline
 
 from ipyprof.analysis.profile import Profile, analyse
-from ipyprof.diagnosis import verdict as verdict_module
+from ipyprof.diagnosis import causes
 from ipyprof.diagnosis.cause import Finding, Site, Verdict, Where
-from ipyprof.diagnosis.verdict import CAUSES, diagnose
+from ipyprof.diagnosis.causes import CAUSES, cause_of
+from ipyprof.diagnosis.causes.compute_bound import healthy_headline
+from ipyprof.diagnosis.verdict import diagnose
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 
@@ -76,7 +77,7 @@ def test_verdict_is_the_findings_numbers() -> None:
 def test_every_cause_is_looked_at_and_verdicts_are_no_findings() -> None:
     findings, _ = judge(starving, 8_005)
 
-    assert set(findings) == {module.CAUSE for module in CAUSES} | {"straggler"}
+    assert set(findings) == {cause.id for cause in CAUSES}
     assert {finding.status for finding in findings.values()} <= {"found", "cleared", "unknown"}
 
 
@@ -170,7 +171,7 @@ def given(cause: str, recoverable_ms: float) -> SimpleNamespace:
     ],
 )
 def test_rules_of_the_ranking(gains: dict[str, float], first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict_module, "CAUSES", tuple(given(cause, gain) for cause, gain in gains.items()))
+    monkeypatch.setattr(causes, "CAUSES", tuple(given(cause, gain) for cause, gain in gains.items()))
 
     _, verdict = judge(lambda machine: machine.launch(999), 1_000)
 
@@ -447,7 +448,7 @@ amounts = st.floats(min_value=1e-4, max_value=1e7, allow_nan=False)
 
 @settings(max_examples=400, deadline=None)
 @hypothesis.given(
-    cause=st.sampled_from([*BOUND_OF]),
+    cause=st.sampled_from([cause.id for cause in CAUSES]),
     step_ms=amounts,
     share=st.floats(min_value=0, max_value=0.999),
     line=st.one_of(st.none(), st.integers(1, 99_999)),
@@ -466,7 +467,7 @@ def test_headline_of_any_finding_has_at_most_25_words(
         where=where,
         sites=(Site(where=where, status="found", count=count, recoverable_ms=None),),
     )
-    sentence = headline(replace(ANY, step_ns=step_ms * 1e6), finding)
+    sentence = cause_of(finding.cause).headline(replace(ANY, step_ns=step_ms * 1e6), finding)
 
     assert len(sentence.split()) <= MOST_WORDS, sentence
     assert sentence.endswith(".")
@@ -521,7 +522,7 @@ def test_any_program_gets_a_verdict_of_at_most_25_words(
     findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert len(verdict.headline.split()) <= MOST_WORDS, verdict.headline
-    assert verdict.cause in {"compute_bound", "inconclusive", *BOUND_OF}
+    assert verdict.cause in {"compute_bound", "inconclusive", *(cause.id for cause in CAUSES)}
     for finding in findings:
         assert finding.status in ("found", "cleared", "unknown")
         assert finding.evidence
