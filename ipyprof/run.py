@@ -21,7 +21,7 @@ from msgspec import structs
 from ipyprof import files, history
 from ipyprof.capture.memory import MemoryHistory, check_snapshot, live_of_failure
 from ipyprof.capture.recording import Recording
-from ipyprof.capture.repeated import AnySession, session_of
+from ipyprof.capture.session import Session
 from ipyprof.capture.steps import StepDetector
 from ipyprof.errors import OptionError
 from ipyprof.options import Options
@@ -150,7 +150,7 @@ class Run:
         with ExitStack() as on:
             on.callback(_runs.remove, self)
             on.enter_context(_kineto_is_quiet())
-            session = session_of(
+            session = Session(
                 self.options,
                 status=self.surface.status,
                 on_ready=self.deliver,
@@ -214,7 +214,7 @@ class Run:
             partial=live.partial,
         )
 
-    def _finish(self, session: AnySession, error: BaseException | None) -> None:
+    def _finish(self, session: Session, error: BaseException | None) -> None:
         """End the run and hand its report out, unless that was done while a loop went on.
 
         An interrupt of the report does not hide ``error``, which the code raised. A loop that was interrupted while

@@ -8,6 +8,7 @@ from os import PathLike
 
 import msgspec
 
+import ipyprof.show  # noqa: F401 (registers how reports show themselves)
 from ipyprof.errors import IpyprofError
 from ipyprof.ranks.files import load_ranks, short_name, trace_files
 from ipyprof.report.build import now, report_of

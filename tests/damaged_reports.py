@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec import structs
 
@@ -26,11 +25,9 @@ from ipyprof.analysis.results import (
     ScopeRow,
 )
 from ipyprof.errors import IpyprofError
-from ipyprof.ranks.files import judge
-from ipyprof.ranks.report import ranks_value
-from ipyprof.ranks.summary import call_the_roll
+from ipyprof.ranks.judge import judge
 from ipyprof.report.comparison import compare_reports
-from ipyprof.report.report import Device, Ranks, Report
+from ipyprof.report.report import Device, Report
 from ipyprof.show.compare_html import comparison_page
 from ipyprof.show.compare_text import comparison_text
 from ipyprof.show.html import render_page
@@ -79,7 +76,7 @@ def everything() -> Report:
         other_processes=1_000_000,
         incomplete=True,
     )
-    roll = call_the_roll(simulate(Job(late={2: ("loader", 31 * MS)})))
+    joint = judge(simulate(Job(late={2: ("loader", 31 * MS)})))
     timeline = base.views.timeline
     assert base.memory is not None and timeline is not None
     short = tuple(structs.replace(lane, segments=lane.segments[:50]) for lane in timeline.lanes)
@@ -94,7 +91,7 @@ def everything() -> Report:
     return structs.replace(
         base,
         devices=(*base.devices, second),
-        ranks=msgspec.convert(ranks_value(roll, judge(roll), 0, {0: "first"}), Ranks),
+        ranks=structs.replace(joint.ranks, shown=0),
         repeats=Repeats(shown=1, recordings=(Repeat(step_ms=3.8, cause="host_sync"), Repeat(step_ms=None, cause="x"))),
         views=structs.replace(
             base.views,

@@ -1,4 +1,4 @@
-"""What one run of the profiler leaves: the exported trace in a directory of its own, and the live record."""
+"""What one run of the profiler leaves: its steps, line ranges and notes, and the exported trace in a directory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import mmap
 import shutil
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +14,9 @@ from typing import Any
 
 import torch
 
-from ipyprof.capture import baseline, nvml, probes
+from ipyprof.capture import baseline, probes
 from ipyprof.capture import torch_doors as doors
-from ipyprof.capture.notes import Notes
-from ipyprof.capture.probes import usable_cores
-from ipyprof.capture.profiler import Profiler
+from ipyprof.capture.profiler import Profiler, uninterrupted
 from ipyprof.trace.live import LiveRecord
 
 STEP, MARK, FOREIGN = b'"ProfilerStep#', b'"ProfilerMark#', b'"ProfilerUser#'
@@ -142,25 +138,8 @@ class Recording:
     def discard(self) -> None:
         """Remove the file, but not those of the others. Calling it again does nothing."""
         if self.directory is not None:
-            self.directory.cleanup()
-
-
-class HandOver:
-    """Gives the complete recording to the caller, once; ``on_ready`` is ``None`` where nobody waits for it."""
-
-    def __init__(self, on_ready: Callable[[Recording], None] | None) -> None:
-        self._on_ready = on_ready
-
-    def give(self, recording: Recording | None) -> None:
-        """Nothing happens without a recording. A failure is a warning: at a mark it would reach the user's code."""
-        if recording is None:
-            return
-        on_ready, self._on_ready = self._on_ready, None
-        if on_ready is not None:
-            try:
-                on_ready(recording)
-            except Exception as failure:
-                warnings.warn(f"ipyprof: the report failed: {type(failure).__name__}: {failure}", stacklevel=2)
+            with uninterrupted():  # the directory's own finalizer is gone once its removal has begun
+                self.directory.cleanup()
 
 
 def export(profiler: Profiler, *, unfinished: int | None) -> tuple[Path, TemporaryDirectory[str]]:
@@ -187,56 +166,6 @@ def export(profiler: Profiler, *, unfinished: int | None) -> tuple[Path, Tempora
         directory.cleanup()
         raise
     return path, directory
-
-
-def exported(
-    profiler: Profiler, notes: Notes, *, unfinished: int | None
-) -> tuple[Path | None, TemporaryDirectory[str] | None]:
-    """As ``export``; (``None``, ``None``) with a note where that failed."""
-    try:
-        return export(profiler, unfinished=unfinished)
-    except Exception as failure:
-        text = f"the recording could not be written: {type(failure).__name__}: {failure}"
-        notes.add("profiler", "fail", text)
-        return None, None
-
-
-def live_record(
-    known: Mapping[str, Any],
-    wait: baseline.Laps,
-    steps: RecordedSteps,
-    after: baseline.Laps,
-    device: nvml.DeviceReader,
-    notes: Notes,
-) -> LiveRecord:
-    """The record of a run: ``known`` holds its fields that are no measurement. A probe that fails becomes a note.
-
-    ``loaders`` in ``known`` is asked here; ``device`` is closed.
-    """
-    ask_loaders = known.get("loaders", tuple)
-    wait_ns, after_ns, profiled_ns = (laps.durations_ns() for laps in (wait, after, steps.laps))
-    name, samples = baseline.choose(after_ns, wait_ns, profiled_ns, closed=after.closed)
-    windows = [window for laps in (after, wait, steps.laps) if (window := laps.window_ns)]
-    utilization, state = notes.shielded(device.finish, windows) or (None, None)
-    fields: dict[str, Any] = {**known, "loaders": notes.shielded(ask_loaders) or ()}
-    return LiveRecord(
-        **fields,
-        baseline_ns=samples,
-        baseline=name,
-        baseline_closing=name == "after_first" and after.closed and len(after_ns) == 1,
-        baseline_host_ns=after.settled().host_ns() if name == "after" else (),
-        wait_ns=wait_ns,
-        profiled_ns=profiled_ns,
-        closing_ns=tuple(steps.closing_ns),
-        cuda=bool(notes.shielded(probes.gpu_was_used)),
-        environment=notes.shielded(probes.versions) or {},
-        device_names=notes.shielded(probes.device_names) or {},
-        utilization=utilization,
-        device_state=state,
-        cores=notes.shielded(usable_cores),
-        process_memory=tuple(steps.memory),
-        notes=notes.as_tuple(),
-    )
 
 
 class LineRanges:

@@ -18,9 +18,8 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from IPython.core.error import UsageError
 from torch.utils.data import dataloader as loader_module
@@ -39,78 +38,12 @@ from ipyprof.capture.marking import (
     step_name,
 )
 from ipyprof.capture.profiler import uninterrupted
-from ipyprof.capture.watch import (
-    LOADER_BATCHES,
-    Choice,
-    Evidence,
-    Launches,
-    LoopState,
-    Rules,
-    Watch,
-    batches_left,
-    known_length,
-)
+from ipyprof.capture.session import Session, repeated_runs
+from ipyprof.capture.watch import Choice, Evidence, Launches, LoopState, Rules, Watch, batches_left, known_length
 from ipyprof.options import Options
-from ipyprof.trace.live import LoaderSeen
 
 
-class Session(Protocol):
-    """What a detector needs of `ipyprof.capture.session.Session`, which never raises into the user's code."""
-
-    @property
-    def recording(self) -> bool:
-        """True only while steps are recorded."""
-
-    @property
-    def over(self) -> bool:
-        """True when no mark changes anything any more."""
-
-    def start_cold(self) -> None:
-        """Record at once, without a baseline."""
-
-    def drop(self) -> None:
-        """Forget a cold recording; the phases begin at the next mark."""
-
-    def plan(self, *, remaining: int | None, cycle: int = 1) -> None:
-        """Before the first mark, once: steps still to come, with the one that starts at that mark."""
-
-    def mark(self, line: int | None = None) -> None:
-        """A step ends here and the next one begins."""
-
-    def close(self, line: int | None = None) -> None:
-        """The last step ends here and none begins."""
-
-    def check_limit(self) -> None:
-        """Stop a recording that has run for too long."""
-
-    def describe(
-        self, *, how: str, mark: str, loop_line: int | None, loop_is_for: bool, alternatives: tuple[str, ...]
-    ) -> None:
-        """Keep how the step was found."""
-
-    def draws(self, iterable: str, loaders: Callable[[], tuple[LoaderSeen, ...]]) -> None:
-        """Keep what the steps draw from; ``loaders`` is asked at the end."""
-
-    def range(self, line: int) -> AbstractContextManager[Any]:
-        """A range around one statement of the cell; it records nothing while no step is recorded."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """``way`` is one of ``STEP_WAYS``, ``loop`` the named one, ``runs`` how often the cell is run."""
-
-    way: str
-    loop: Loop | None
-    runs: int
-
-
-def repeated_runs(options: Options) -> int:
-    """How often ``--step cell`` runs the cell: wait + warmup + active, for each recording."""
-    given = ((options.wait, 2), (options.warmup, 2), (options.active, 3))
-    return options.repeat * sum(default if value is None else value for value, default in given)
-
-
-def asked_for(options: Options, loops: Sequence[Loop], source: str) -> Asked:
+def rules_for(options: Options, loops: Sequence[Loop], source: str) -> Rules:
     """The user's wish, checked against the cell's own loops.
 
     Raises:
@@ -126,27 +59,7 @@ def asked_for(options: Options, loops: Sequence[Loop], source: str) -> Asked:
         loop = _commented(loops, source)
     if loop is None and options.step == "loop" and not loops:
         raise UsageError(f"--step loop: {_list(loops)}; leave the option out or give --step optimizer.")
-    way = "loop" if loop is not None else options.step
-    return Asked(way=way, loop=loop, runs=repeated_runs(options) if way == "cell" else 1)
-
-
-def other_ways(loops: Sequence[Loop], *, optimizers: Sequence[str], batches: bool, runs: int | None) -> tuple[str, ...]:
-    """What else could be the step, each with the option that chooses it.
-
-    Args:
-        loops: those that were not chosen.
-        optimizers: class names of the optimizers that stepped.
-        batches: batches were drawn from a DataLoader.
-        runs: how often ``--step cell`` would run the cell, or ``None`` where that makes no sense.
-    """
-    ways = [f"the loop at line {loop.line}: --loop {loop.line}" for loop in loops]
-    if optimizers:
-        ways.append(f"the steps of {', '.join(optimizers)}: --step optimizer")
-    if batches:
-        ways.append("the batches: --step loader")
-    if runs is not None:
-        ways.append(f"the cell, run {runs} times as %%timeit does: --step cell")
-    return tuple(ways)
+    return Rules("loop" if loop is not None else options.step, loop)
 
 
 def _commented(loops: Sequence[Loop], source: str) -> Loop | None:
@@ -177,7 +90,6 @@ def _list(loops: Sequence[Loop]) -> str:
     return f"its loops are on lines {', '.join(lines[:-1])} and {lines[-1]}"
 
 
-__all__ = ["Session", "StepDetector"]
 _LOADER_FILES = (__file__, watch.__file__, loader_module.__file__)
 
 
@@ -216,16 +128,9 @@ class StepDetector:
         self._loops = tuple(loops)
         self._filename = filename
         self._cell_filename = filename if source else ""  # a block of a script has statements that are not marked
-        asked = asked_for(options, self._loops, source)
-        self.runs = asked.runs
-        self._way = way = asked.way
-        self._rules = Rules(
-            loops=way in ("auto", "loop"),
-            optimizers=way in ("auto", "optimizer"),
-            loaders=way in ("auto", "loader"),
-            loop=None if asked.loop is None else asked.loop.index,
-            loader_batches=2 if way == "loader" else LOADER_BATCHES,
-        )
+        self._rules = rules_for(options, self._loops, source)
+        self._way = self._rules.way
+        self.runs = repeated_runs(options) if self._way == "cell" else 1
         self._launched = launched
         self._evidence = Evidence(self._loops, self._rules, launched or _always)
         self._watch: Watch | None = None
@@ -347,7 +252,7 @@ class StepDetector:
         if not self._rules.loops or self._cold or not self._evidence.is_single(state):
             return False
         if self._rules.loop is not None:
-            return state.loop.index == self._rules.loop
+            return state.loop is self._rules.loop
         return self._evidence.is_outermost(state) and not state.loop.has_children
 
     def _loop_ended(self, index: int) -> None:
@@ -495,28 +400,28 @@ class StepDetector:
         elif isinstance(self._cold, LoopState):
             self._describe(f"loop at line {self._cold.loop.line}, once", self._cold.loop)
         elif self._rules.loop is not None:
-            self._describe(
-                f"loop at line {self._loops[self._rules.loop].line}, which did not come to a second iteration"
-            )
+            self._describe(f"loop at line {self._rules.loop.line}, which did not come to a second iteration")
         else:
             self._describe("no step found")
 
     def _describe(self, how: str, loop: Loop | None = None) -> None:
-        others = other_ways(
-            [other for other in self._loops if other is not loop],
-            optimizers=() if self._mark == "optimizer" else tuple(self._optimizer_names),
-            batches=self._evidence.any_batch and self._mark != "loader",
-            runs=repeated_runs(self._options) if self._mark in ("", "cell") and self._way != "cell" else None,
-        )
+        """Tell the session how the step was found, and what else could be one, with the option that chooses it."""
+        ways = [f"the loop at line {other.line}: --loop {other.line}" for other in self._loops if other is not loop]
+        if self._optimizer_names and self._mark != "optimizer":
+            ways.append(f"the steps of {', '.join(self._optimizer_names)}: --step optimizer")
+        if self._evidence.any_batch and self._mark != "loader":
+            ways.append("the batches: --step loader")
+        if self._mark in ("", "cell") and self._way != "cell":
+            ways.append(f"the cell, run {repeated_runs(self._options)} times as %%timeit does: --step cell")
         self._session.describe(
             how=how,
             mark=self._mark or "cell",
             loop_line=None if loop is None else loop.line,
             loop_is_for=loop is not None and loop.is_for,
-            alternatives=others,
+            alternatives=tuple(ways),
+            iterable="" if loop is None else self._evidence.states[loop.index].iterable,
+            loaders=tuple if self._watch is None else self._watch.loaders.seen,
         )
-        iterable = "" if loop is None else self._evidence.states[loop.index].iterable
-        self._session.draws(iterable, tuple if self._watch is None else self._watch.loaders.seen)
 
     # -- small parts --
 

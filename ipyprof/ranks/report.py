@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipyprof.formatting import NOT_MEASURED, TIMES, count_cell, plural, rate_text, size_text, time_cell, time_text
-from ipyprof.ranks.comparison import Comparison
-from ipyprof.ranks.judge import Joint, phase_of, sentence
-from ipyprof.ranks.summary import PARTS, RankSummary, Roll
+from ipyprof.ranks.summary import PARTS
 
 MS = 1e6
 ROWS = 12
@@ -23,92 +21,6 @@ HEADS = {
     "host": "Python",
     "other": "other",
 }
-
-
-def ranks_value(roll: Roll, joint: Joint, shown: int, kept: Mapping[int, str]) -> dict[str, Any]:
-    """The key ``ranks`` of a report: plain values, times in ms.
-
-    Beside the keys of DESIGN it holds ``sentence``, ``state``, ``shown`` (the rank whose step the report shows),
-    ``world_size``, ``cpu_only``, ``duplicates``, ``steps``, ``step_ms``, ``collectives``, ``entries`` (when each rank
-    was ready, in the step with the largest delay) and ``lanes`` (rank → its collectives in that step).
-    """
-    found = joint.comparison
-    late = found.straggler
-    return {
-        "count": joint.count,
-        "missing": list(joint.missing),
-        "straggler": None
-        if late is None
-        else {
-            "rank": late.rank,
-            "phase": phase_of(joint),
-            "late_ms": late.late_ns / MS,
-            "cause": late.why.cause or None,
-        },
-        "per_rank": [_per_rank(one, found, kept) for one in (*roll.ranks, *roll.cpu_only)],
-        "sentence": sentence(joint),
-        "state": found.state,
-        "shown": shown,
-        "world_size": joint.world_size,
-        "cpu_only": list(joint.cpu_only),
-        "duplicates": [rank for rank, _, _ in roll.duplicates],
-        "steps": found.steps,
-        "step_ms": None if found.step_ns is None else found.step_ns / MS,
-        "collectives": [
-            {
-                "name": cost.name,
-                "group": cost.group,
-                "size": cost.size,
-                "message_bytes": cost.message_bytes,
-                "algorithm": cost.algorithm,
-                "calls": cost.calls,
-                "latency_ms": cost.latency_ns / MS,
-                "waiting_ms": cost.waiting_ns / MS,
-                "exposed_ms": cost.exposed_ns / MS,
-                "bus_bytes_per_s": cost.bus_bytes_per_s,
-                "spread_ms": cost.spread_ns / MS,
-                "last": [list(one) for one in cost.last],
-            }
-            for cost in found.costs[:20]
-        ],
-        "entries": [
-            {"name": entry.name, "step": entry.step, "arrivals_ms": [[rank, ns / MS] for rank, ns in entry.arrivals]}
-            for entry in found.entries
-        ],
-        "lanes": {
-            str(rank): [[start / MS, end / MS] for start, end in found.lanes[rank][:200]]
-            for rank in _lane_ranks(found, shown)
-        },
-    }
-
-
-def _per_rank(one: RankSummary, found: Comparison, kept: Mapping[int, str]) -> dict[str, Any]:
-    late = found.late_ns.get(one.rank)
-    waiting = found.waiting_ns.get(one.rank)
-    return {
-        "rank": one.rank,
-        "host": one.facts.host,
-        "gpu": one.facts.gpu,
-        "bus_id": one.facts.bus_id,
-        "clock_mhz": one.facts.clock_mhz,
-        "throttle": list(one.facts.throttle),
-        "pcie": one.facts.pcie,
-        "step_ms": None if not one.recorded_step_ns else one.recorded_step_ns / MS,
-        "late_ms": None if late is None else late / MS,
-        "steps_late": found.steps_late.get(one.rank),
-        "last_share": found.last_share.get(one.rank),
-        "waiting_ms": None if waiting is None else waiting / MS,
-        "breakdown": {part: one.parts[part] / MS for part in PARTS} if one.parts else None,
-        "path": one.path or None,
-        "error": one.error or None,
-        "kept": kept.get(one.rank),
-    }
-
-
-def _lane_ranks(found: Comparison, shown: int) -> list[int]:
-    order = sorted(found.lanes, key=lambda rank: -found.late_ns.get(rank, 0.0))
-    first = [rank for rank in (*order[:2], shown, *order[-2:], *order) if rank in found.lanes]
-    return sorted(list(dict.fromkeys(first))[:MOST_LANES])
 
 
 def chosen_rows(ranks: Mapping[str, Any], most: int = ROWS) -> list[dict[str, Any]]:

@@ -113,12 +113,32 @@ class Views(Record, frozen=True):
 
 
 class Straggler(Record, frozen=True):
-    """The late rank; ``phase`` is loader, forward, backward or optimizer; ``cause`` a cause's id."""
+    """The late rank, and what it has more of than the others, per step.
+
+    Attributes:
+        phase: loader, forward, backward or optimizer, or ``None``.
+        late_ms: median over the steps of how much later than the median of the others it is ready.
+        cause: ``loader``, ``compute``, ``copies``, ``runtime``, ``host``, ``slow_gpu`` (the same kernels take longer),
+            or ``None``: the recording does not show it.
+        recoverable_ms: what being as early as the next late rank would gain.
+        steps_late: steps in which it is late.
+        others: further ranks that are late, the latest first.
+        own_ms, others_ms: what it takes for the cause, and the median of the others.
+        more_kernels: kernels (operators without a GPU) that it runs more.
+        clock: what the GPUs' clocks say where its own is lower, or empty.
+    """
 
     rank: int
     phase: str | None
     late_ms: Ms
     cause: str | None = None
+    recoverable_ms: Ms = 0.0
+    steps_late: int = 0
+    others: tuple[int, ...] = ()
+    own_ms: Ms = 0.0
+    others_ms: Ms = 0.0
+    more_kernels: Number = 0.0
+    clock: str = ""
 
 
 class Rank(Record, frozen=True):

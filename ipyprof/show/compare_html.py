@@ -80,7 +80,7 @@ def _head(found: Comparison) -> str:
         "<b>Before and after</b>",
         f"before: <b>{escape(before.label)}</b>" if before.label != "before" else "",
         f"after: <b>{escape(after.label)}</b>" if after.label != "after" else "",
-        escape(after.device),
+        escape(after.device or ""),
         escape(after.how),
     ]
     lines = [eyebrow_line(eyebrow), headline_line(found.headline), fact_tiles(comparison_facts(found))]

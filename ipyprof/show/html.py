@@ -30,7 +30,7 @@ from ipyprof.show.tables import (
     trust_section,
 )
 from ipyprof.show.text import render_text
-from ipyprof.show.words import check_rows, check_summary
+from ipyprof.show.words import check_rows, check_summary, views_of
 
 TALLEST = 1400  # pixels; beyond this, timeline, checks and trust fold
 _TIMELINE_HEIGHT = 290
@@ -93,9 +93,9 @@ def _upper_height(report: Report) -> int:
     """About how many pixels verdict, step, top operators and heartbeat take on a page 1280 wide."""
     verdict = 105 + 25 * (len(report.verdict.headline) // 95) + (46 if report.verdict.change else 0)
     verdict += 22 if report.repeats is not None else 0
-    step = 215 + (51 if report.views.get("without") else 0)
+    step = 215 + (51 if views_of(report).get("without") else 0)
     operators = max(70 + 18 * min(len(report.operators), TOP + 2), 216)
-    return verdict + step + operators + (157 if report.memory is not None or report.views.get("heartbeat") else 55)
+    return verdict + step + operators + (157 if report.memory is not None or views_of(report).get("heartbeat") else 55)
 
 
 def _folds(height: int, heights: dict[str, int]) -> set[str]:

@@ -15,7 +15,7 @@ from ipyprof.formatting import (
     time_text,
     unbroken,
 )
-from ipyprof.report.report import Report, failed_request, memory_facts
+from ipyprof.report.report import Report
 from ipyprof.show.markup import (
     ELLIPSIS,
     SMALL,
@@ -35,7 +35,7 @@ from ipyprof.show.markup import (
     title,
 )
 from ipyprof.show.pictures import HEARTBEAT_SIZE, heartbeat
-from ipyprof.show.words import ACCENT, ACCENT_INK, MEMORY
+from ipyprof.show.words import ACCENT, ACCENT_INK, MEMORY, failed_request, memory_facts, views_of
 
 SHOWN = 14
 PARTS_SHOWN = 3
@@ -50,7 +50,7 @@ _LINE_HEIGHT = 17
 
 def is_process(report: Report) -> bool:
     """Whether the numbers are of this process's memory, not of a GPU's."""
-    view = report.views.get("heartbeat")
+    view = views_of(report).get("heartbeat")
     if isinstance(view, dict) and view.get("allocated"):
         return False
     failed = failed_request(report)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipyprof.analysis.results import Memory, Operator
 from ipyprof.formatting import (
     NOT_MEASURED,
     columns,
@@ -22,8 +23,7 @@ from ipyprof.formatting import (
     time_cell,
     time_text,
 )
-from ipyprof.report.build import moments_at
-from ipyprof.report.report import MemoryView, Operator, Report, decode, memory_facts
+from ipyprof.report.report import Report
 from ipyprof.show.markup import (
     ELLIPSIS,
     SMALL,
@@ -54,8 +54,10 @@ from ipyprof.show.words import (
     RULE,
     TENSOR_CORE,
     culprit_of,
+    memory_facts,
     step_parts,
     steps_text,
+    views_of,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ _LONG = {"description_width": "90px"}
 
 def memory_tab(report: Report) -> Any | None:
     """The heartbeat with a cursor and what is allocated there; ``None`` without a curve."""
-    view = report.views.get("heartbeat")
+    view = views_of(report).get("heartbeat")
     drawn = heartbeat(view, report.memory) if isinstance(view, Mapping) else None
     if drawn is None or not isinstance(view, Mapping):
         return None
@@ -98,7 +100,7 @@ def memory_tab(report: Report) -> Any | None:
     return ipywidgets.VBox([choice, shown])
 
 
-def _memory_cursor(report: Report, view: Mapping[str, Any], memory: MemoryView | None, drawn: Drawn) -> Any:
+def _memory_cursor(report: Report, view: Mapping[str, Any], memory: Memory | None, drawn: Drawn) -> Any:
     """One heartbeat, a slider along it, and what is allocated there."""
     import ipywidgets
 
@@ -128,15 +130,13 @@ def _memory_cursor(report: Report, view: Mapping[str, Any], memory: MemoryView |
     return ipywidgets.VBox([slider, shown])
 
 
-def memory_at(
-    report: Report, at_ms: float, view: Mapping[str, Any] | None = None, memory: MemoryView | None = None
-) -> str:
+def memory_at(report: Report, at_ms: float, view: Mapping[str, Any] | None = None, memory: Memory | None = None) -> str:
     """What is allocated at an instant of the recorded clock, and who holds it where that is known; HTML.
 
     Args:
         view, memory: of another device than the busiest, whose holders over time are not kept.
     """
-    whole: Mapping[str, Any] = report.views["heartbeat"]
+    whole: Mapping[str, Any] = views_of(report)["heartbeat"]
     busiest = view is None or view is whole
     if view is None or busiest:
         view, memory = whole, report.memory
@@ -152,22 +152,12 @@ def memory_at(
     reserved = view.get("reserved") or ()
     if len(reserved) > at:
         text += f"; reserved {size_text(reserved[at])}"
-    return f"{text}.{_holders_at(report, at_ms) if busiest else ''}"
-
-
-def _holders_at(report: Report, at_ms: float) -> str:
-    """Who holds the most at an instant, where ``views["memory"]["moments"]`` knows; HTML."""
-    moments = memory_facts(report).get("moments")
-    if not moments or not moments["time_ms"]:
-        return ""
-    held = sorted(moments_at(moments, at_ms).items(), key=lambda one: -one[1])
-    named = [f"{mono(str(name)[:60])} {size_text(size)}" for name, size in held[:HOLDERS_SHOWN] if size > 0]
-    return f" Held by {' · '.join(named)}." if named else ""
+    return f"{text}."
 
 
 def timeline_tab(report: Report) -> Any | None:
     """The recorded step's lanes, and a slider for the part that is shown; ``None`` without lanes."""
-    view = report.views.get("timeline")
+    view = views_of(report).get("timeline")
     drawn = timeline(view) if isinstance(view, Mapping) else None
     if drawn is None or not isinstance(view, Mapping):
         return None
@@ -320,7 +310,7 @@ def group_names(report: Report) -> tuple[str, ...]:
         names.append(KERNELS)
     if report.lines:
         names.append(LINES)
-    groups = report.views.get("groups")
+    groups = views_of(report).get("groups")
     if isinstance(groups, Mapping):
         names += [str(name) for name, rows in groups.items() if rows and name not in names]
     return tuple(names)
@@ -352,7 +342,7 @@ def group_rows(report: Report, group: str, step: str = MEAN) -> tuple[PanelRow, 
             for one in report.lines
             if one.device_ms or one.host_ms
         )
-    rows: Sequence[Mapping[str, Any]] = report.views["groups"][group]
+    rows: Sequence[Mapping[str, Any]] = views_of(report)["groups"][group]
     return tuple(_group_row(one) for one in rows)
 
 
@@ -433,8 +423,7 @@ def rows_table(rows: Sequence[PanelRow], every: Sequence[PanelRow], *, name: str
 def _operators(report: Report, step: str) -> Sequence[Operator]:
     if step == MEAN:
         return report.operators
-    view = next(one for one in report.views["per_step"] if f"step {one['step']}" == step)
-    return decode(tuple[Operator, ...], view.get("operators") or (), "a step's operators")
+    return next(one for one in report.views.per_step if f"step {one.step}" == step).operators
 
 
 def _operator_row(one: Operator, *, shapes: bool) -> PanelRow:
@@ -506,7 +495,7 @@ def build_panel(
     Returns:
         The widget (ipywidgets 7 or 8), or ``None`` without ipywidgets or without anything to choose from.
     """
-    if not report.operators and not report.views.get("per_step"):
+    if not report.operators and not views_of(report).get("per_step"):
         return None
     try:
         import ipywidgets
@@ -571,7 +560,7 @@ def steps_tab(report: Report) -> Any:
     """A slider over the mean and each recorded step, above that step's donut and rows: grouped, sorted, filtered."""
     import ipywidgets
 
-    names = [MEAN, *(f"step {step['step']}" for step in report.views.get("per_step") or ())]
+    names = [MEAN, *(f"step {step['step']}" for step in views_of(report).get("per_step") or ())]
     short = ipywidgets.Layout(width="200px")
     slider = ipywidgets.SelectionSlider(
         options=names,
@@ -624,7 +613,7 @@ def step_ring(report: Report, name: str) -> tuple[bytes, str]:
     culprit = culprit_of(report.verdict.cause)
     if name == MEAN:
         return donut(step_parts(report.breakdown, culprit), report.steps.step_ms, culprit=culprit)
-    step = next(one for one in report.views["per_step"] if f"step {one['step']}" == name)
+    step = next(one for one in views_of(report)["per_step"] if f"step {one['step']}" == name)
     return donut(step_parts(step["breakdown"], culprit), step["step_ms"], culprit=culprit, caption="recorded")
 
 

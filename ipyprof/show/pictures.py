@@ -26,6 +26,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Affine2D
 from PIL import Image
 
+from ipyprof.analysis.results import Memory
 from ipyprof.formatting import (
     columns,
     percent_whole,
@@ -37,7 +38,6 @@ from ipyprof.formatting import (
     tick_text,
     time_text,
 )
-from ipyprof.report.report import MemoryView
 from ipyprof.show.words import ACCENT, ACCENT_INK, BY_KEY, MEMORY, MEMORY_INK, OTHER, OUTLINE, Category, Part
 
 COLOURS = 128
@@ -361,7 +361,7 @@ def donut(
     return picture.png(), f"Step of {time_text(step_ms)} as a ring: {named}."
 
 
-def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> Drawn | None:
+def heartbeat(view: Mapping[str, Any], memory: Memory | None) -> Drawn | None:
     """Memory over the recorded steps with its peak, or ``None`` where ``view`` holds no curve.
 
     Args:

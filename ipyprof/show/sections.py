@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ipyprof.analysis.results import Holder
 from ipyprof.formatting import (
     GLUE,
     NOT_MEASURED,
@@ -19,7 +20,7 @@ from ipyprof.formatting import (
 )
 from ipyprof.ranks.report import chosen_rows, collective_text, kept_text, lane_view, last_text, rank_title
 from ipyprof.report.repeats import repeats_text
-from ipyprof.report.report import Holder, Report, failed_request
+from ipyprof.report.report import Report, plain_values
 from ipyprof.show.markup import (
     MUTED,
     SMALL,
@@ -63,6 +64,7 @@ from ipyprof.show.words import (
     culprit_of,
     device_text,
     facts,
+    failed_request,
     has_row,
     limit_words,
     remaining_text,
@@ -70,6 +72,7 @@ from ipyprof.show.words import (
     steps_text,
     subject,
     unmeasured,
+    views_of,
     without_label,
 )
 
@@ -144,7 +147,7 @@ def step_section(report: Report) -> str:
     if not parts or step_ms is None or not step_ms > 0:
         return head + note(f"The step's time was {NOT_MEASURED}.")
     main = head + step_bar(clock_text(report), time_text(step_ms), parts, step_ms, culprit)
-    without = report.views.get("without")
+    without = views_of(report).get("without")
     if isinstance(without, dict) and isinstance(without.get("breakdown"), dict) and without.get("step_ms") is not None:
         name = without_label(report)
         rest = step_parts(without["breakdown"], culprit)
@@ -173,7 +176,7 @@ def step_section(report: Report) -> str:
 
 def memory_section(report: Report) -> str:
     """The heartbeat with its peak, and who holds memory then."""
-    view = report.views.get("heartbeat")
+    view = views_of(report).get("heartbeat")
     memory = report.memory
     drawn = heartbeat(view, memory) if isinstance(view, dict) else None
     process = isinstance(view, dict) and not view.get("allocated") and bool(view.get("process"))
@@ -217,7 +220,7 @@ def _holder_name(holder: Holder) -> str:
 
 def timeline_section(report: Report) -> str:
     """One recorded step's lanes with a legend; empty without the view."""
-    view = report.views.get("timeline")
+    view = views_of(report).get("timeline")
     drawn = timeline(view) if isinstance(view, dict) else None
     if drawn is None or not isinstance(view, dict):
         return ""
@@ -235,7 +238,7 @@ def timeline_section(report: Report) -> str:
 
 def timeline_subtitle(report: Report) -> str:
     """Such as ``recorded clock; lower part magnified 27×``."""
-    view = report.views.get("timeline")
+    view = views_of(report).get("timeline")
     factor = magnification(view) if isinstance(view, dict) else None
     return "recorded clock" + (f"; lower part magnified {factor:.0f}{TIMES}" if factor is not None else "")
 
@@ -423,8 +426,8 @@ _ROW = f"{SMALL};display:flex;align-items:center;gap:8px;margin:2px 0"
 
 def ranks_section(report: Report) -> str:
     """What several ranks say together; empty for a single process."""
-    ranks = report.ranks
-    if not ranks or not ranks.get("per_rank"):
+    ranks = {} if report.ranks is None else plain_values(report.ranks)
+    if not ranks.get("per_rank"):
         return ""
     sentence = str(ranks.get("sentence", ""))
     main = title("Ranks", rank_title(ranks))
@@ -444,8 +447,8 @@ def ranks_section(report: Report) -> str:
 
 def ranks_height(report: Report) -> int:
     """About how many pixels the section takes on a page 1280 wide."""
-    ranks = report.ranks
-    if not ranks or not ranks.get("per_rank"):
+    ranks = {} if report.ranks is None else plain_values(report.ranks)
+    if not ranks.get("per_rank"):
         return 0
     return 70 + 19 * len(chosen_rows(ranks)) + (60 + 28 * len(ranks["lanes"]) if ranks.get("lanes") else 0)
 

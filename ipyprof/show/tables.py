@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ipyprof.analysis.results import Line, Operator
+from ipyprof.analysis.scopes import MODULE_CLASS, PHASE, RANGE
 from ipyprof.formatting import (
     NOT_MEASURED,
     columns,
@@ -20,8 +22,7 @@ from ipyprof.formatting import (
     step_cell,
     time_cell,
 )
-from ipyprof.report.build import MODULE_CLASS, PHASE, RANGE
-from ipyprof.report.report import Line, Operator, Report, TrustCheck
+from ipyprof.report.report import Report, TrustCheck
 from ipyprof.show.markup import (
     CARD,
     ELLIPSIS,
@@ -67,6 +68,7 @@ from ipyprof.show.words import (
     no_operator_ran,
     rungs,
     unjudged_text,
+    views_of,
 )
 
 TOP = 10
@@ -586,7 +588,7 @@ def _kept(rows: Sequence[Row], device: bool, limit: int) -> list[Row]:
 
 
 def _groups(report: Report) -> Mapping[str, Sequence[Row]]:
-    groups = report.views.get("groups")
+    groups = views_of(report).get("groups")
     return groups if isinstance(groups, Mapping) else {}
 
 

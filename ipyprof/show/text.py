@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from ipyprof.analysis.results import Operator
 from ipyprof.formatting import (
     GLUE,
     NOT_MEASURED,
@@ -25,7 +26,7 @@ from ipyprof.formatting import (
 )
 from ipyprof.ranks.report import collective_lines, kept_text, rank_table, rank_title
 from ipyprof.report.repeats import repeats_text
-from ipyprof.report.report import Operator, Report, failed_request
+from ipyprof.report.report import Report, plain_values
 from ipyprof.show.markup import card, cell, escape, note, row, table, title
 from ipyprof.show.memory import failure_lines, is_process, notes
 from ipyprof.show.tables import TITLE, scope_lines
@@ -44,6 +45,7 @@ from ipyprof.show.words import (
     device_state_text,
     device_text,
     facts,
+    failed_request,
     has_row,
     judged_columns,
     leading_line,
@@ -55,6 +57,7 @@ from ipyprof.show.words import (
     subject,
     unjudged_text,
     unmeasured,
+    views_of,
 )
 
 TOP = 10
@@ -113,9 +116,9 @@ def _verdict(report: Report, width: int) -> list[str]:
 
 def _ranks(report: Report, width: int) -> list[str]:
     """What several ranks say together; nothing for a single process."""
-    ranks = report.ranks
-    if not ranks or "sentence" not in ranks:
+    if report.ranks is None:
         return []
+    ranks = plain_values(report.ranks)
     said = "" if report.verdict.cause == "straggler" else f": {ranks['sentence']}."
     lines = wrapped(f"{rank_title(ranks)}{said}", width)
     lines += rank_table(ranks, width)
@@ -145,7 +148,7 @@ def _step(report: Report, width: int) -> list[str]:
     if missing:
         reason = " (no GPU)" if report.device is None else ""
         lines += wrapped(f"  {', '.join(category.label for category in missing)}: {NOT_MEASURED}{reason}.", width)
-    without = report.views.get("without")
+    without = views_of(report).get("without")
     if isinstance(without, dict) and report.verdict.predicted_step_ms is not None:
         gain = report.verdict.recoverable_ms
         lines.append(f"  recoverable: {limit_words(report)} {time_text(gain)}")

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Any
 
 from ipyprof.analysis.operators import GRAPH_ROW
+from ipyprof.analysis.results import Breakdown, Operator
 from ipyprof.diagnosis.cause import Finding
+<<<<<<< HEAD
 from ipyprof.diagnosis.causes import cause_of
+=======
+from ipyprof.diagnosis.trust import device_line
+from ipyprof.diagnosis.words import AT_LEAST
+>>>>>>> house
 from ipyprof.formatting import (
     NOT_MEASURED,
     percent_short,
@@ -20,7 +27,7 @@ from ipyprof.formatting import (
     time_text,
     times_text,
 )
-from ipyprof.report.report import Breakdown, Operator, Report, failed_request
+from ipyprof.report.report import Report, plain_values
 
 ACCENT = "#c23a1a"
 ACCENT_INK = "#ffffff"
@@ -105,9 +112,26 @@ def culprit_of(cause: str) -> Category | None:
 
 def breakdown_values(breakdown: Breakdown | Mapping[str, float | None]) -> dict[str, float | None]:
     """The breakdown's eight keys, from the dataclass or from a view."""
+    names = Breakdown.__struct_fields__
     if isinstance(breakdown, Breakdown):
-        return {part.name: getattr(breakdown, part.name) for part in fields(breakdown)}
-    return {part.name: breakdown.get(part.name) for part in fields(Breakdown)}
+        return {name: getattr(breakdown, name) for name in names}
+    return {name: breakdown.get(name) for name in names}
+
+
+def views_of(report: Report) -> dict[str, Any]:
+    """The views as plain values."""
+    return plain_values(report.views)
+
+
+def memory_facts(report: Report) -> Mapping[str, Any]:
+    """What stands beside the heartbeat, as plain values; empty where there is nothing."""
+    return {} if report.views.memory is None else plain_values(report.views.memory)
+
+
+def failed_request(report: Report) -> Mapping[str, Any] | None:
+    """The request for memory that the cell ended with, as plain values, or ``None``."""
+    failed = report.failed_request
+    return None if failed is None else plain_values(failed)
 
 
 def step_parts(breakdown: Breakdown | Mapping[str, float | None], culprit: Category | None = None) -> tuple[Part, ...]:
@@ -296,7 +320,7 @@ def without_label(report: Report) -> str:
 
     What is not taken away but done otherwise keeps its name: ``as one graph``, ``on Tensor Cores``.
     """
-    without = report.views.get("without")
+    without = views_of(report).get("without")
     if not without_name(report).startswith("without"):
         return without_name(report)
     label = str(without.get("label", "")) if isinstance(without, dict) else ""
@@ -437,9 +461,8 @@ def no_operator_ran(report: Report) -> bool:
 
 def device_state_text(report: Report) -> str:
     """One line on clock, power, link and other processes while steps ran; empty where the driver was not asked."""
-    state = report.views.get("device_state")
-    text = state.get("text") if isinstance(state, dict) else None
-    return text if isinstance(text, str) else ""
+    state = report.views.device_state
+    return "" if state is None else device_line(state)
 
 
 def ladder_lesson(report: Report) -> str:
@@ -509,7 +532,7 @@ def rungs(report: Report) -> tuple[Rung, ...]:
 
 
 def _no_driver(report: Report) -> str:
-    state = report.views.get("device_state")
+    state = views_of(report).get("device_state")
     if not isinstance(state, dict):
         return "not in a trace" if report.source.kind == "file" else "the driver was not asked"
     return str(state.get("missing") or "") or "the steps ended before the driver's next sample"

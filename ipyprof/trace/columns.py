@@ -268,6 +268,7 @@ class EventColumns:
             **{name: self._column(name) for name in (*_SIZES, "address", "refused")},
         }
         absurd = np.logical_or.reduce([(found[name] > ABSURD_BYTES) | (found[name] < -ABSURD_BYTES) for name in _SIZES])
+        absurd &= found["refused"] == 0  # a request can be for any size
         self._note("memory records of more than a pebibyte", int(absurd.sum()))
         rows = np.flatnonzero((found["time_ns"] != UNKNOWN_NS) & ~absurd)
         rows = rows[np.argsort(found["time_ns"][rows], kind="stable")]

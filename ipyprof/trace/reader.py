@@ -7,7 +7,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -242,10 +242,12 @@ def _in_range(value: Any) -> bool:
 PIECE_BYTES = 1 << 20
 REPAIRED = "text that is not valid JSON, repaired"
 HOLES = "text with zero bytes, which a disk leaves where nothing was written"
+BROKEN = "events whose text is no JSON"
 UNFIT = "events with a value of the wrong type"
 ENDS_EARLY = "partial: the file ends early, events read"
 _MOST_STARTS = 8
 _MOST_CUTS = 16
+_MOST_INNER = 8
 _TAIL_BYTES = 64
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST_KEY = re.compile(rb'\s*\{\s*("[A-Za-z ]{1,40}")')
@@ -295,13 +297,36 @@ class _Text:
         try:
             yield self._repairing(rest)
         except msgspec.DecodeError as error:
-            if not _too_soon(self._data, error):
-                raise
-            events = self._up_to_the_cut(rest, between)
+            if _too_soon(self._data, error):
+                events = self._up_to_the_cut(rest, between)
+                self.damage[ENDS_EARLY] = 1
+            else:
+                events = self._one_by_one(rest, between)
             if not events and begin == first:
                 raise
-            self.damage[ENDS_EARLY] = 1
             yield events
+
+    def _one_by_one(self, text: bytes, between: re.Pattern[bytes]) -> list[Event]:
+        """The events of the rest of a file, each by itself: a name with a bare quote in it costs that event alone."""
+        starts = [len(self._head), *(found.start(1) for found in between.finditer(text)), len(text)]
+        close = b"]" if len(self._head) == 1 else b"]}"
+        events: list[Event] = []
+        at = 0
+        while at < len(starts) - 1:
+            for end in range(
+                at + 1, min(at + _MOST_INNER, len(starts))
+            ):  # what looks like an end may be inside an event
+                whole = self._head + text[starts[at] : starts[end]].rstrip(b", \t\r\n")
+                try:
+                    events += self._repairing(whole if starts[end] == len(text) else whole + close)
+                except msgspec.DecodeError:
+                    continue
+                at = end
+                break
+            else:
+                self.damage[BROKEN] = self.damage.get(BROKEN, 0) + 1
+                at += 1
+        return events
 
     def _begin(self) -> int:
         """Where the list's elements begin, or -1 where that is not clear."""

@@ -115,7 +115,7 @@ def peak_bytes(path: Path) -> tuple[int, int]:
 
 
 def _print_peak(path: Path) -> None:
-    from ipyprof import api
+    from ipyprof import saved
     from ipyprof.report.build import report_of
     from ipyprof.report.report import Source
     from ipyprof.trace.model import no_events
@@ -129,7 +129,7 @@ def _print_peak(path: Path) -> None:
 
     report_of(no_events(), Source(kind="file", path=""))  # everything that is needed is imported
     before = peak()
-    api.load(path)
+    saved.load(path)
     print(peak(), before)
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import ipyprof
 from ipyprof.capture import loaders as loaders_module
-from ipyprof.capture import recording
+from ipyprof.capture import probes
 from ipyprof.capture.loaders import Loaders, drawn_name, on_gpu
 from ipyprof.capture.probes import usable_cores
 from ipyprof.capture.watch import Watch
@@ -327,7 +327,7 @@ def test_cores_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_profiled_loop_gets_the_advice_for_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the iterator to the sentence, on the CPU."""
     # given a loop that does nothing but wait for its items, and eight cores
-    monkeypatch.setattr(recording, "usable_cores", lambda: 8.0)
+    monkeypatch.setattr(probes, "usable_cores", lambda: 8.0)
     data = DataLoader(Sleeping(), sampler=range(12))
     # when it is profiled
     with ipyprof.profile(quiet=True, wait=1, warmup=1, active=3) as run:

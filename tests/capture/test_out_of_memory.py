@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.capture.memory import out_of_memory, read_message
 from ipyprof.capture.session import Session
+from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
 from ipyprof.trace.live import LiveRecord, OutOfMemory
 
@@ -59,7 +60,7 @@ def test_the_message_of_torch_1() -> None:
 def test_the_message_of_the_cpu() -> None:
     found = read_message(CPU)
 
-    assert (found.device, found.tried_bytes, found.capacity_bytes) == (-1, 4_000_000_000_000, None)
+    assert (found.device, found.tried_bytes) == (-1, 4_000_000_000_000)
 
 
 def test_a_request_on_the_cpu_is_held_against_the_machine() -> None:
@@ -123,7 +124,7 @@ def run(shell: Any, cell: str, **options: Any) -> tuple[LiveRecord, BaseExceptio
     compiled = compile_cell(shell, cell)
     chosen = Options(wait=1, warmup=1, active=2, at_end=True, **options)
     session = Session(chosen, source=compiled.source, cell_name=compiled.filename)
-    detector = detector_for(compiled, chosen, session)
+    detector = StepDetector(chosen, session, compiled.loops, compiled.text, filename=compiled.filename)
     raised: BaseException | None = None
     try:
         run_cell(shell, compiled, detector=detector)

@@ -15,20 +15,24 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ipyprof.capture import owners
-from ipyprof.capture import owners as objects
-from ipyprof.capture.owners import namespaces, owners_of
+from ipyprof.capture import looking, owners
+from ipyprof.capture.owners import Namespaces, namespaces, owners_of
 from ipyprof.trace.live import Owner
+
+
+def look(names: dict[str, Any], **results: Any) -> tuple[tuple[Owner, ...], bool]:
+    """What one namespace holds, and whether that is all; ``results``: ``Out`` and ``_``."""
+    return owners_of(Namespaces([names], [], results))
 
 
 def names(**namespace: Any) -> dict[str, tuple[str, int]]:
     """Name → (role, bytes) of what a namespace holds."""
-    found, _ = owners_of([namespace])
+    found, _ = look(namespace)
     return {owner.name: (owner.role, owner.bytes) for owner in found}
 
 
 def table(**namespace: Any) -> tuple[Owner, ...]:
-    return owners_of([namespace])[0]
+    return look(namespace)[0]
 
 
 def test_a_tensor_is_found_under_its_name_with_its_address() -> None:
@@ -304,7 +308,7 @@ def test_hostile_objects_see_no_call_and_are_opened_all_the_same() -> None:
         "tensor": tensor,
     }
 
-    found, complete = owners_of([namespace])
+    found, complete = look(namespace)
 
     assert complete
     assert {owner.name: owner.bytes for owner in found} == {
@@ -366,9 +370,9 @@ def test_what_is_lazy_stays_lazy() -> None:
 
 
 def test_a_huge_list_is_looked_at_from_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "MOST_ITEMS", 4)
+    monkeypatch.setattr(looking, "MOST_ITEMS", 4)
 
-    found, complete = owners_of([{"rows": [torch.zeros(1) for _ in range(10)]}])
+    found, complete = look({"rows": [torch.zeros(1) for _ in range(10)]})
 
     assert not complete
     assert sorted(owner.name for owner in found) == ["rows[0]", "rows[1]", "rows[8]", "rows[9]"]
@@ -377,7 +381,7 @@ def test_a_huge_list_is_looked_at_from_both_ends(monkeypatch: pytest.MonkeyPatch
 def test_the_number_of_objects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owners, "MOST_OBJECTS", 100)
 
-    found, complete = owners_of([{"rows": [[torch.zeros(1)] for _ in range(1_000)]}])
+    found, complete = look({"rows": [[torch.zeros(1)] for _ in range(1_000)]})
 
     assert not complete
     assert len(found) <= 100
@@ -386,17 +390,17 @@ def test_the_number_of_objects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owners, "MOST_NS", 0)
 
-    _, complete = owners_of([{"rows": [[] for _ in range(1_000)]}])
+    _, complete = look({"rows": [[] for _ in range(1_000)]})
 
     assert not complete
 
 
 @pytest.mark.parametrize("container", [dict, deque])
 def test_the_newest_of_a_huge_container_is_looked_at(monkeypatch: pytest.MonkeyPatch, container: type) -> None:
-    monkeypatch.setattr(objects, "MOST_ITEMS", 4)
+    monkeypatch.setattr(looking, "MOST_ITEMS", 4)
     rows = [torch.zeros(at + 1) for at in range(10)]
 
-    found, complete = owners_of([{"rows": dict(enumerate(rows)) if container is dict else deque(rows)}])
+    found, complete = look({"rows": dict(enumerate(rows)) if container is dict else deque(rows)})
 
     assert not complete
     assert sorted(owner.name for owner in found) == ["rows[0]", "rows[1]", "rows[8]", "rows[9]"]
@@ -417,9 +421,7 @@ def test_what_else_is_in_the_notebook_leaves_room_for_models_results_and_graphs(
     model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False))))
     losses = [model(torch.ones(5, 2)).exp().sum()]
 
-    found, complete = owners_of(
-        [{**large_notebook(), "model": model, "losses": losses}], results={"Out": {3: torch.zeros(7)}}
-    )
+    found, complete = look({**large_notebook(), "model": model, "losses": losses}, Out={3: torch.zeros(7)})
 
     assert not complete
     assert {"model.0.0.0.weight", "losses[0]", "Out[3]", "graph of losses[0]"} <= {owner.name for owner in found}
@@ -431,7 +433,7 @@ def test_when_names_take_all_their_time_there_is_some_for_graphs(monkeypatch: py
     monkeypatch.setattr(owners, "MOST_NS", 100_000)
     weight = torch.zeros(8, 8, requires_grad=True)
 
-    found, complete = owners_of([{"losses": [weight.exp().sum()], **large_notebook()}])
+    found, complete = look({"losses": [weight.exp().sum()], **large_notebook()})
 
     assert not complete
     assert "graph of losses[0]" in {owner.name for owner in found}
@@ -443,7 +445,7 @@ def test_of_many_kept_graphs_the_newest_are_looked_at_first(monkeypatch: pytest.
     weight = torch.zeros(8, 8, requires_grad=True)
     losses = [weight.exp().sum() for _ in range(10)]
 
-    found, complete = owners_of([{"losses": losses}])
+    found, complete = look({"losses": losses})
 
     graphs = {owner.name for owner in found if owner.role == "graph"}
     assert not complete
@@ -476,7 +478,7 @@ def test_looking_keeps_nothing_alive() -> None:
     watched = [weakref.ref(thing), weakref.ref(thing.weight), weakref.ref(thing.kept[0])]
     before = sys.getrefcount(thing.weight)
 
-    owners_of([{"thing": thing}])
+    look({"thing": thing})
 
     after = sys.getrefcount(thing.weight)
     assert after == before
@@ -490,7 +492,7 @@ def test_looking_keeps_nothing_alive() -> None:
 
 def held(error: BaseException | None = None) -> list[str]:
     with namespaces(error) as spaces:
-        found, _ = owners_of(spaces.given, around=spaces.around, results=spaces.results)
+        found, _ = owners_of(spaces)
     return [owner.name for owner in found]
 
 
@@ -569,14 +571,6 @@ def test_the_frames_of_the_error_behind_an_error_count_too() -> None:
     assert "hidden (in forward)" in held(caught.value)
 
 
-def test_what_the_last_error_of_the_notebook_keeps_is_named(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("last_exc", "last_value"):
-        monkeypatch.setattr(sys, name, None, raising=False)
-    shell.run_cell("import torch\ndef forward():\n    hidden = torch.zeros(4_321)\n    1 / 0\nforward()")
-
-    assert "hidden (in forward, last error)" in held()
-
-
 def test_results_in_out_are_named_and_private_names_are_not(shell: Any) -> None:
     shell.run_cell("import torch\n_private = torch.zeros(77)\ntorch.zeros(9)", store_history=True)
 
@@ -592,7 +586,7 @@ def test_a_result_that_has_a_name_too_is_held_by_the_name_however_deep_it_is(she
     shell.run_cell(cell, store_history=True)
 
     with namespaces() as spaces:
-        found, _ = owners_of(spaces.given, results=spaces.results)
+        found, _ = owners_of(spaces)
     assert [(one.name, one.also) for one in found if one.bytes == 4 * 9] == [("box['a'][0]", "")]
 
 
@@ -600,7 +594,7 @@ def test_a_model_that_only_out_and_its_optimizer_hold_is_named_by_the_optimizer(
     layer = torch.nn.Linear(3, 5, bias=False)
     optimizer = torch.optim.SGD(layer.parameters())
 
-    (owner,) = owners_of([{"optimizer": optimizer}], results={"Out": {4: layer}, "_": layer})[0]
+    (owner,) = look({"optimizer": optimizer}, Out={4: layer}, _=layer)[0]
 
     assert (owner.name, owner.role) == ("optimizer parameter 0", "parameter")
 
@@ -610,15 +604,15 @@ def test_out_goes_before_the_last_result_and_before_what_a_graph_saved() -> None
     hidden = weight.exp()
     loss = hidden.sum()
 
-    found, _ = owners_of([{"weight": weight, "loss": loss}], results={"Out": {4: hidden.detach()}, "_": hidden})
+    found, _ = look({"weight": weight, "loss": loss}, Out={4: hidden.detach()}, _=hidden)
 
     assert {owner.name for owner in found} == {"weight", "loss", "Out[4]"}
 
 
-def test_what_the_allocator_gave_beyond_what_was_asked_is_rounding() -> None:
+def test_what_the_allocator_gave_is_what_a_name_holds() -> None:
     x, y = torch.zeros(100), torch.zeros(7)
     address = x.untyped_storage().data_ptr()
 
-    found, _ = owners_of([{"x": x, "y": y}], {(-1, address): (512, 400)})
+    found, _ = owners_of(Namespaces([{"x": x, "y": y}], [], {}), {(-1, address): 512})
 
-    assert [(one.name, one.bytes, one.rounding) for one in found] == [("x", 512, 112), ("y", 28, 0)]
+    assert [(one.name, one.bytes) for one in found] == [("x", 512), ("y", 28)]

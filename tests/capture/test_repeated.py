@@ -13,9 +13,7 @@ import torch
 
 from ipyprof.capture import baseline
 from ipyprof.capture.recording import Recording
-from ipyprof.capture.repeated import RepeatedSession, session_of
-from ipyprof.capture.session import TAKEN, Between, Course, Session
-from ipyprof.capture.steps import repeated_runs
+from ipyprof.capture.session import TAKEN, Session, repeated_runs
 from ipyprof.options import Options
 
 
@@ -31,7 +29,7 @@ class Loop:
         self.ready: list[tuple[int, Recording]] = []
         self.said: list[str] = []
         self.at = 0
-        self.session: RepeatedSession = RepeatedSession(
+        self.session: Session = Session(
             options, status=self.said.append, on_ready=lambda recording: self.ready.append((self.at, recording))
         )
 
@@ -96,45 +94,6 @@ def test_as_many_recordings_are_made_as_fit(length: int, repeat: int, recorded: 
     discard(recording)
 
 
-@pytest.mark.parametrize(
-    ("length", "more", "wait", "expected"),
-    [
-        (None, 1, None, Between(least_ns=0)),
-        (None, 1, 10, Between(least=10, least_ns=0)),
-        (None, 0, 10, Between()),
-        (40, 0, None, Between()),
-        (20, 2, None, Between(most=1)),
-        (40, 2, None, Between(most=7)),
-        (40, 1, 10, Between(least=10, most=14)),
-        (13, 1, None, Between()),
-    ],
-)
-def test_steps_between_two_recordings(length: int | None, more: int, wait: int | None, expected: Between) -> None:
-    # given a loop whose recording has stopped behind seven steps
-    course = Course(Options(wait=wait, warmup=2, active=3))
-    course.plan(length=length, cycle=1)
-    course.more, course.index = more, 7
-    # when the steps behind it are chosen
-    course.stopped()
-    # then a stated wait is kept, and the loop's end is not passed
-    assert course.between == expected
-
-
-@pytest.mark.parametrize(
-    ("between", "steps", "enough", "over"),
-    [
-        (Between(), 4, False, False),
-        (Between(), 4, True, True),
-        (Between(least=10), 9, True, False),
-        (Between(least=10), 10, True, True),
-        (Between(most=3), 3, False, True),
-        (Between(least=2, most=3), 2, False, False),
-    ],
-)
-def test_end_of_the_steps_between(between: Between, steps: int, enough: bool, over: bool) -> None:
-    assert between.over(steps, enough=enough) is over
-
-
 def test_a_loop_of_unknown_length_is_timed_between_the_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     # given a baseline that is complete with six samples, and a loop that could go on for ever
     monkeypatch.setattr(baseline, "MOST_STEPS", 6)
@@ -195,7 +154,7 @@ def test_the_status_counts_the_recordings() -> None:
 
 def test_accumulation_is_recorded_in_whole_cycles() -> None:
     loop = Loop(Options(repeat=2))
-    loop.session.plan = lambda **given: Session.plan(loop.session._session, **given, cycle=4)  # type: ignore[method-assign]
+    loop.session.plan = lambda **given: Session.plan(loop.session, **given, cycle=4)  # type: ignore[method-assign]
     recording = loop.run(60)
     assert [len(steps_of(one)) for one in recording.every] == [4, 4]
     assert [one.live.cycle for one in recording.every] == [4, 4]
@@ -388,11 +347,3 @@ def test_a_cell_that_fails_is_not_told_to_run_often() -> None:
 def test_a_cell_runs_as_often_as_all_recordings_need() -> None:
     assert repeated_runs(Options(repeat=3)) == 21
     assert repeated_runs(Options(repeat=2, wait=1, warmup=0, active=1)) == 4
-
-
-def test_one_recording_needs_no_others() -> None:
-    def made(repeat: int) -> Any:
-        return session_of(Options(repeat=repeat), status=print, on_ready=print, source="", cell_name="")
-
-    assert type(made(1)) is Session
-    assert type(made(2)) is RepeatedSession

@@ -79,10 +79,6 @@ class TestPhases:
     def test_the_recorded_steps_are_whole_cycles(self, length: int | None, active: int) -> None:
         assert phases_for(Options(), length=length, cycle=4).active == active
 
-    @pytest.mark.parametrize(("length", "cold"), [(2, True), (3, False), (None, False)])
-    def test_only_recording_from_the_second_step_on_is_cold(self, length: int | None, cold: bool) -> None:
-        assert phases_for(Options(), length=length).cold is cold
-
 
 class TestLoops:
     @pytest.mark.parametrize(
@@ -287,7 +283,7 @@ class TestLoops:
 
     def test_what_was_described_is_kept(self) -> None:
         session = Session(Options(items=32, unit="samples"), source="the cell")
-        session.describe(how="loop at line 2", mark="loop", loop_line=2, loop_is_for=True, alternatives=["x"])
+        session.describe(how="loop at line 2", mark="loop", loop_line=2, loop_is_for=True, alternatives=("x",))
 
         run_loop(session, 9)
         live = session.finish().live

@@ -14,9 +14,9 @@ import pytest
 
 import ipyprof
 from ipyprof import history
-from ipyprof import run as running
 from ipyprof.errors import IpyprofError, OptionError, TraceError
 from ipyprof.options import Options
+from ipyprof.run import Run
 from ipyprof.show.output import Silent
 from tests import sample_reports
 
@@ -199,8 +199,8 @@ def test_one_of_several_threads_gets_the_run() -> None:
 
     def ask() -> None:
         ready.wait(10)
-        with running.claim(Surface()) as run:
-            got.append(run is not None)
+        with Run(Options(), Surface(), filename="threads", block=True) as detector:
+            got.append(detector is not None)
             asked.wait(10)
 
     threads = [threading.Thread(target=ask) for _ in range(8)]

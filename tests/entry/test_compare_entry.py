@@ -83,7 +83,7 @@ def test_command_writes_a_page(saved: tuple[str, str], tmp_path: Path, capsys: p
 def test_command_does_not_overwrite_what_it_reads(saved: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *saved, "--html", saved[1]]) == 2
     assert "that is a file to read" in capsys.readouterr().err
-    assert json.loads(Path(saved[1]).read_text())["schema"] == 1
+    assert json.loads(Path(saved[1]).read_text())["schema"] == 2
 
 
 def test_a_missing_file_is_one_line(saved: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,9 +15,9 @@ from IPython.utils.capture import capture_output
 
 import ipyprof
 from ipyprof import history
+from ipyprof import run as kept
 from ipyprof.errors import OptionError
 from ipyprof.show import output as surface
-from ipyprof.trace import writer as kept
 
 LOOP = "for i in range(9):\n    x = torch.tanh(x @ x)\n"
 

@@ -43,10 +43,10 @@ def test_a_cell_that_runs_out_of_memory_has_a_report_of_it(shell: InteractiveShe
 
     # then its error goes on unchanged and the report names the line, the request and the holders
     report: Report = shell.user_ns["report"]
-    told = report.views["memory"]["out_of_memory"]
+    told = report.views.memory.out_of_memory
     assert type(error) is torch.OutOfMemoryError
     assert error.args == (MESSAGE,)
-    assert (told["line"], told["tried_bytes"], told["free_bytes"]) == (6, 2**31, 2**30)
+    assert (told.line, told.tried_bytes, told.free_bytes) == (6, 2**31, 2**30)
     text = " ".join(render_text(report, 200).split())
     assert "Line 6 asked for 2,147 MB; 1,074 MB of 8,590 MB were free." in text
 
@@ -69,7 +69,7 @@ def test_without_memory_a_failed_request_heads_the_verdict_all_the_same(shell: I
     # then the verdict and the report tell the line, the request and who holds most, by name
     report: Report = shell.user_ns["report"]
     assert report.verdict.headline.startswith("Line 6 ran out of memory: it asked for 2,147 MB with 1,074 MB free")
-    assert report.views["memory"]["out_of_memory"]["tried_bytes"] == 2**31
+    assert report.views.memory.out_of_memory.tried_bytes == 2**31
 
 
 def test_without_memory_a_failure_behind_the_report_is_told_in_lines(
@@ -87,7 +87,7 @@ def test_other_errors_tell_nothing_of_memory(shell: InteractiveShell) -> None:
     failed(shell, "%%gpuprofile -q -o report\nfor step in range(9):\n    1 / (step - 5)\n")
 
     # then its report has no such part
-    assert "out_of_memory" not in shell.user_ns["report"].views.get("memory", {})
+    assert shell.user_ns["report"].failed_request is None
 
 
 def test_on_the_cpu_names_stand_for_the_process_memory(shell: InteractiveShell) -> None:

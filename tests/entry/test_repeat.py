@@ -120,7 +120,7 @@ def test_memory_that_runs_out_in_a_recording_is_shown_by_that_recording(shell: I
     # then the request is told as of the recording, and the recording counts neither as made nor in the verdict
     assert report.source.partial == "OutOfMemoryError in step 2 of 3"
     assert report.verdict.headline.startswith("Line 5 ran out of memory")
-    assert not report.views["memory"]["out_of_memory"]["later"]
+    assert not report.views.memory.out_of_memory.later
     assert len(report.repeats.recordings) == 1
     assert report.repeats.shown == 2
     assert not any("disagree" in reason for reason in report.verdict.reasons)

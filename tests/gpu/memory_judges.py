@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ipyprof.report.build import moments_at
 from tests.gpu.memory_cells import (
     BIG,
     CAUGHT_LINE,
@@ -16,7 +15,6 @@ from tests.gpu.memory_cells import (
     FAILURE_LINE,
     LEAK_BYTES,
     MATRIX_BYTES,
-    size_of,
 )
 
 SHARE = 0.01
@@ -82,15 +80,6 @@ def judge_training(measured: Mapping[str, int], expected: Mapping[str, int], wro
         f"{name} {megabytes(measured.get(name, 0))} of {megabytes(size)}" for name, size in expected.items()
     )
     return Found(case="training", measured=shown, failures=tuple(failures))
-
-
-def wrong_moments(report: Mapping[str, Any]) -> int:
-    """At how many points of the heartbeat the holders of the panel do not add up to it."""
-    moments, curve = report["views"]["memory"]["moments"], report["views"]["heartbeat"]
-    return sum(
-        sum(moments_at(moments, at_ms).values()) != allocated
-        for at_ms, allocated in list(zip(curve["time_ms"], curve["allocated"], strict=True))[:: size_of(10, 1)]
-    )
 
 
 def judge_leak(report: Mapping[str, Any], step_bytes: int = LEAK_BYTES) -> Found:

@@ -20,9 +20,9 @@ import builtins, multiprocessing, time, torch
 import torch.optim.optimizer as optimizer_module
 from torch.utils.data import DataLoader, dataloader
 from IPython.core.magic import output_can_be_silenced
-from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.options import Options
-from tests.capture.fake_session import FakeSession
+from tests.capture.fake_session import FakeSession, detector_for
 
 sessions = []
 
@@ -31,7 +31,7 @@ def profiled(line, cell=None):
     __tracebackhide__ = "__ipython_bottom__"
     sessions.append(FakeSession(record=range(3, 6)))
     compiled = compile_cell(get_ipython(), line if cell is None else cell, line_form=cell is None)
-    return run_cell(get_ipython(), compiled, detector=detector_for(compiled, Options(), sessions[-1]))
+    return run_cell(get_ipython(), compiled, detector=StepDetector(Options(), sessions[-1], compiled.loops, compiled.text, filename=compiled.filename))
 
 profiled.no_var_expand = True
 get_ipython().register_magic_function(profiled, "line_cell", "profiled")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
+from msgspec import structs
 
 from ipyprof.formatting import columns
 from ipyprof.report.comparison import Pair, compare_reports, interval_text, lessons, pair_arrow, ratio_text
@@ -134,9 +134,9 @@ def test_a_loop_that_waits_for_the_host_may_be_the_machine() -> None:
 
 def test_host_times_are_called_recorded() -> None:
     # given two runs without a GPU of which one has no recorded steps
-    quiet = dataclasses.replace(cpu_only(), views={})
-    first = dataclasses.replace(cpu_only().operators[0], self_host_ms=9.0)
-    found = compare_reports(quiet, dataclasses.replace(quiet, operators=(first,)))
+    quiet = structs.replace(cpu_only(), views={})
+    first = structs.replace(cpu_only().operators[0], self_host_ms=9.0)
+    found = compare_reports(quiet, structs.replace(quiet, operators=(first,)))
     # when shown, then both say that the times are recorded, and how many operators could not be judged
     card, text = words_of(render_comparison(found)), comparison_text(found)
     assert "host self time, ms per recorded step" in card

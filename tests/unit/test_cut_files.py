@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipyprof import api
+from ipyprof import saved
 from ipyprof.analysis.profile import analyse
 from ipyprof.diagnosis.causes import CAUSES
 from ipyprof.diagnosis.trust import checks, confidence
@@ -116,7 +116,7 @@ def test_a_page_of_a_cut_file_does_not_say_that_there_is_no_gpu(tmp_path: Path) 
     path = tmp_path / "trace.json"
     path.write_bytes(cut_before(recording(live("", 2_004, utilization=0.99)), b"cuda_runtime", 0))
 
-    report = api.load(path)
+    report = saved.load(path)
 
     assert report.device is None
     assert device_text(report) == "no GPU work recorded"
@@ -127,4 +127,4 @@ def test_the_summary_of_a_rank_says_that_its_file_was_cut(before: tuple[bytes, i
     data = recording(live("", 2_004))
     data = data if before is None else cut_before(data, *before)
 
-    assert summarise(analyse(parse_trace(data)), rank=1, rank_from="order").error == error
+    assert summarise(analyse(parse_trace(data))).error == (error or None)

@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib.mathtext
 import pytest
 
-from ipyprof import api
+from ipyprof import api, saved
 from ipyprof.report.report import Report
 from ipyprof.show.html import bundle, render_page
 from ipyprof.show.panel import build_panel, close_panel
@@ -136,7 +136,7 @@ def report_with(plant: Plant, folder: Path) -> Report:
     plant(file)
     path = folder / "trace.json"
     path.write_text(json.dumps(file))
-    return api.load(path)
+    return saved.load(path)
 
 
 def assert_harmless(markup: str) -> Outline:
@@ -201,7 +201,7 @@ def test_the_name_of_the_file_stays_text(tmp_path: Path) -> None:
     path = tmp_path / HOSTILE.replace("/", "").replace("\0", "")[:80]
     path.write_bytes(built().json())
     # when
-    report = api.load(path)
+    report = saved.load(path)
     # then
     assert_harmless(render_page(report))
     assert "\x1b" not in render_text(report)
@@ -211,7 +211,7 @@ def test_the_name_of_a_file_that_is_refused_is_no_command(tmp_path: Path) -> Non
     path = tmp_path / "a\x1b[2J\nb.json"
     path.write_bytes(b"no trace")
     with pytest.raises(api.IpyprofError) as caught:
-        api.load(path)
+        saved.load(path)
     assert "\x1b" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -230,7 +230,7 @@ def test_a_saved_report_is_untrusted_too(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(json.dumps(planted(plain)))
     # when
-    report = api.load(path)
+    report = saved.load(path)
     # then
     assert_harmless(render_page(report))
     assert not {"\x1b", "\0"} & set(render_text(report))

@@ -73,7 +73,7 @@ def test_the_leak_is_told_with_what_to_do() -> None:
 
     report = report_of(training.builder.trace(), live)
 
-    assert report.views["memory"]["growing"] == [{"name": "losses", "bytes": 40 * MB + 512, "line": 4}]
+    assert report.views.memory.growing == [{"name": "losses", "bytes": 40 * MB + 512, "line": 4}]
     told = "losses keeps 40.0 MB more after each step (line 4)"
     assert told in " ".join(render_text(report, 100).split())
     assert told in render_html(report)
@@ -84,7 +84,7 @@ def test_holders_over_time_are_in_the_views() -> None:
 
     views = report_of(training.builder.trace(), live).views
 
-    moments, heartbeat = views["memory"]["moments"], views["heartbeat"]
+    moments, heartbeat = views.memory["moments"], views.heartbeat
     assert {"parameters of model", "activations of line 4"} <= set(moments["names"])
     for at_ms, allocated in zip(heartbeat["time_ms"], heartbeat["allocated"], strict=True):
         assert sum(moments_at(moments, at_ms).values()) == allocated
@@ -119,7 +119,7 @@ def test_a_request_that_failed_heads_the_dashboard_and_the_text() -> None:
         assert told in text
         assert told in page
     assert page.index("out of memory") < page.index("One step")
-    holders = report.views["memory"]["out_of_memory"]["holders"]
+    holders = report.views.memory.out_of_memory.holders
     assert [holder["name"] for holder in holders[:3]] == [
         "activations of line 4",
         "graph kept by losses",
@@ -236,7 +236,7 @@ def test_each_device_has_its_heartbeat() -> None:
 
     report = report_of(training.builder.trace(), live)
 
-    (curve,) = report.views["memory"]["devices"]
+    (curve,) = report.views.memory.devices
     assert (curve["device"], curve["allocated"]) == (1, [7 * MB, 18 * MB])
     assert "GPU 1: at most 18.0 MB allocated at 1.20 ms, line 4" in " ".join(render_text(report, 100).split())
     assert "Heartbeats of the other GPUs" in render_html(report)
@@ -265,7 +265,7 @@ def test_a_long_recording_of_another_device_is_drawn_in_few_points() -> None:
     for at in range(2_000):
         training.builder.memory(100 + at, MB, (at % 97) * MB, 200 * MB, device=1)
 
-    (curve,) = report_of(training.builder.trace(), live).views["memory"]["devices"]
+    (curve,) = report_of(training.builder.trace(), live).views.memory.devices
 
     assert len(curve["time_ms"]) <= 400
     assert max(curve["allocated"]) == 96 * MB
@@ -280,7 +280,7 @@ def test_a_request_that_failed_before_anything_was_recorded_is_told_by_name() ->
 
     report = report_of(no_events(), live)
 
-    assert [(one["name"], one["bytes"]) for one in report.views["memory"]["out_of_memory"]["holders"]] == [
+    assert [(one["name"], one["bytes"]) for one in report.views.memory.out_of_memory.holders] == [
         (FAILED_REST, 2_500 * MB),
         ("cache", 900 * MB),
         ("parameters of model", 600 * MB),
@@ -297,7 +297,7 @@ def test_a_request_that_failed_behind_the_recording_has_its_own_holders() -> Non
     )
     training, live = trained(out_of_memory=late)
 
-    told = report_of(training.builder.trace(), live).views["memory"]["out_of_memory"]
+    told = report_of(training.builder.trace(), live).views.memory.out_of_memory
 
     assert [(one["name"], one["bytes"]) for one in told["holders"]] == [("hoard", 80 * MB)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from msgspec import structs
 from PIL import Image
 
 from ipyprof.show.markup import figure
@@ -45,7 +45,7 @@ def holds(png: bytes, colour: str) -> int:
 
 def test_picture_is_a_palette_of_128_colours_at_twice_the_size() -> None:
     # given the busiest picture
-    drawn = timeline(starvation().views["timeline"])
+    drawn = timeline(starvation().views.timeline)
     assert drawn is not None
     image = Image.open(io.BytesIO(drawn[0]))
     # when it is opened, then it has a palette of at most 128 colours, is 1400 pixels wide and transparent
@@ -112,7 +112,7 @@ def test_a_label_stands_clear_of_the_red_edge() -> None:
 def test_words_at_the_axes_are_the_pages() -> None:
     # given heartbeat and timeline, when they are drawn, then what stands at their axes are words with their places
     report = starvation()
-    beat, lanes = heartbeat(report.views["heartbeat"], report.memory), timeline(report.views["timeline"])
+    beat, lanes = heartbeat(report.views.heartbeat, report.memory), timeline(report.views.timeline)
     assert beat is not None and lanes is not None
     named = {word.text: word for word in beat.words}
     assert {"0", "1 GB", "2 GB", "3 GB", "step 1", "step 2", "step 3", "reserved 3,595 MB"} <= set(named)
@@ -120,7 +120,7 @@ def test_words_at_the_axes_are_the_pages() -> None:
     assert named["3 GB"].top < named["2 GB"].top < named["0"].top < named["step 1"].top < 1
     assert [word.text for word in lanes.words if word.align == "right"][:2] == ["host, main", "autograd"]
     # and the page has them in its own colour, escaped
-    page = figure(beat._replace(words=(named["0"], dataclasses.replace(named["0"], text="<b>"))), 700)
+    page = figure(beat._replace(words=(named["0"], structs.replace(named["0"], text="<b>"))), 700)
     assert page.count(">0</span>") == 1 and "&lt;b&gt;" in page and "color:" not in page
 
 
@@ -145,17 +145,17 @@ def test_memory_keeps_its_value_until_the_next_sample() -> None:
 
 def test_heartbeat_names_peak_and_operator() -> None:
     report = starvation()
-    drawn = heartbeat(report.views["heartbeat"], report.memory)
+    drawn = heartbeat(report.views.heartbeat, report.memory)
     assert drawn is not None
     assert drawn[1].endswith("peak 3,215 MB in aten::threshold_backward.")
 
 
 def test_a_name_that_cannot_be_drawn_is_left_to_the_text() -> None:
     # given a peak in a range whose name the font lacks, when drawn, then the picture is that of a peak without a name
-    view, memory = sync().views["heartbeat"], sync().memory
+    view, memory = sync().views.heartbeat, sync().memory
     assert memory is not None
-    named = heartbeat(view, dataclasses.replace(memory, peak_operator="前向传播"))
-    bare = heartbeat(view, dataclasses.replace(memory, peak_operator=None))
+    named = heartbeat(view, structs.replace(memory, peak_operator="前向传播"))
+    bare = heartbeat(view, structs.replace(memory, peak_operator=None))
     assert named is not None and bare is not None
     assert named[0] == bare[0]
     assert named[1].endswith("in 前向传播.")
@@ -173,7 +173,7 @@ def test_a_very_long_lane_name_is_drawn_at_once() -> None:
 
 def test_heartbeat_of_a_process() -> None:
     report = cpu_only()
-    drawn = heartbeat(report.views["heartbeat"], report.memory)
+    drawn = heartbeat(report.views.heartbeat, report.memory)
     assert drawn is not None
     assert drawn[1].startswith("Memory of the process over 123 ms")
 
@@ -190,7 +190,7 @@ def test_heartbeat_of_an_empty_allocator_is_drawn() -> None:
 
 
 def test_timeline_magnifies_around_a_narrow_bubble() -> None:
-    view = sync().views["timeline"]
+    view = sync().views.timeline
     factor = magnification(view)
     assert factor == pytest.approx(5.55 / (6 * 0.062))
     drawn = timeline(view)
@@ -199,7 +199,7 @@ def test_timeline_magnifies_around_a_narrow_bubble() -> None:
 
 
 def test_timeline_magnifies_the_third_that_holds_the_work() -> None:
-    factor = magnification(starvation().views["timeline"])
+    factor = magnification(starvation().views.timeline)
     assert factor is not None
     assert factor == pytest.approx(5, abs=1)
 
@@ -209,7 +209,7 @@ def test_timeline_of_wide_segments_is_not_magnified() -> None:
         magnification({"start_ms": 0, "end_ms": 9, "lanes": [{"name": "GPU", "segments": [[0, 4, "kernel", ""]]}]})
         is None
     )
-    assert magnification(healthy().views["timeline"]) is None
+    assert magnification(healthy().views.timeline) is None
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_names_of_any_script_draw_without_a_warning() -> None:
     # when all pictures are drawn with warnings as errors, then none is given
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        timeline(report.views["timeline"])
-        heartbeat(report.views["heartbeat"], report.memory)
+        timeline(report.views.timeline)
+        heartbeat(report.views.heartbeat, report.memory)
         donut(step_parts(report.breakdown), 257.0)
 
 

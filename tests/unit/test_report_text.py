@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from ipyprof.formatting import columns
+from ipyprof.report.report import Views
 from ipyprof.show.html import render_html
 from ipyprof.show.text import render_text
 from ipyprof.show.words import rungs
+from ipyprof.trace.live import DeviceState
 from tests.golden_files import assert_golden
 from tests.sample_reports import SAMPLES, cpu_only, healthy, hostile, inconclusive, no_baseline, starvation, sync
 
@@ -65,11 +66,11 @@ def test_nothing_measured_is_still_a_report() -> None:
 
 def test_a_live_cell_without_operators_says_so() -> None:
     # given a live recording that saw the host and nothing else, such as of time.sleep
-    report = dataclasses.replace(cpu_only(), operators=(), kernels=())
+    report = structs.replace(cpu_only(), operators=(), kernels=())
     # then no operator ran; of a file that may lack them nothing is known
     assert "Top operators: no operator ran." in render_text(report)
     assert "No operator ran." in render_html(report)
-    from_file = dataclasses.replace(report, source=dataclasses.replace(report.source, kind="file"))
+    from_file = structs.replace(report, source=structs.replace(report.source, kind="file"))
     assert "Top operators: not measured." in render_text(from_file)
 
 
@@ -95,7 +96,7 @@ def test_a_printed_report_is_what_a_terminal_shows(name: str) -> None:
 
 def test_a_report_among_others_is_one_line() -> None:
     # given reports in a list, when it is shown, then each is its title, its cause and the cost
-    named = dataclasses.replace(starvation(), source=dataclasses.replace(starvation().source, name="before"))
+    named = structs.replace(starvation(), source=structs.replace(starvation().source, name="before"))
     assert repr([named, healthy()]) == (
         "[<Report before: data_loading, 225 of 257 ms>, <Report compute_bound, step 20.6 ms>]"
     )
@@ -104,8 +105,8 @@ def test_a_report_among_others_is_one_line() -> None:
 
 def test_a_title_cannot_break_the_line() -> None:
     # given a title with a line break, a turning character and no end, when it is shown, then it is short and printable
-    source = dataclasses.replace(sync().source, name="a\nb\u202e" + "c" * 900)
-    text = repr(dataclasses.replace(sync(), source=source))
+    source = structs.replace(sync().source, name="a\nb\u202e" + "c" * 900)
+    text = repr(structs.replace(sync(), source=source))
     assert text.startswith("<Report a b�ccc") and "…: host_sync, 1.30 of 3.80 ms>" in text
     assert len(text) < 90
 
@@ -124,11 +125,11 @@ def test_a_title_cannot_break_the_line() -> None:
 )
 def test_a_driver_that_told_nothing_has_a_reason(state: dict[str, str] | None, kind: str, why: str) -> None:
     # given a run without nvidia-smi's number, when the ladder is made, then it says why
-    report = dataclasses.replace(
+    report = structs.replace(
         sync(),
-        utilization=dataclasses.replace(sync().utilization, nvml=None),
-        views={} if state is None else {"device_state": state},
-        source=dataclasses.replace(sync().source, kind=kind),
+        utilization=structs.replace(sync().utilization, nvml=None),
+        views=Views(device_state=None if state is None else DeviceState(**state)),
+        source=structs.replace(sync().source, kind=kind),
     )
     first = rungs(report)[0]
     assert (first.name, first.share, first.words) == ("nvidia-smi", None, why)
@@ -146,6 +147,6 @@ def test_a_driver_that_told_nothing_has_a_reason(state: dict[str, str] | None, k
 )
 def test_a_step_without_mfu_has_a_reason(name: str, core: str, shapes: str, why: str) -> None:
     # given operators and no MFU, when the ladder is made, then its last rung says why
-    one = dataclasses.replace(sync().operators[0], name=name, tensor_core=core, shapes=shapes)
-    use = dataclasses.replace(sync().utilization, mfu=None)
-    assert rungs(dataclasses.replace(sync(), operators=(one,), utilization=use))[-1].words == why
+    one = structs.replace(sync().operators[0], name=name, tensor_core=core, shapes=shapes)
+    use = structs.replace(sync().utilization, mfu=None)
+    assert rungs(structs.replace(sync(), operators=(one,), utilization=use))[-1].words == why

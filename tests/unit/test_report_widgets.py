@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import dataclasses
 import json
 import re
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ipyprof.report.report import Report
 from ipyprof.show import perfetto
@@ -122,8 +122,8 @@ def test_rows_are_sorted_as_asked() -> None:
 def test_groups_are_what_the_report_holds() -> None:
     # given reports with and without shapes, lines and groups of the views, when asked, then only what is there
     assert group_names(sync()) == ("operator", "kernel", "line of the cell")
-    shaped = dataclasses.replace(sync().operators[0], shapes="[64, 64]")
-    report = dataclasses.replace(
+    shaped = structs.replace(sync().operators[0], shapes="[64, 64]")
+    report = structs.replace(
         sync(), operators=(shaped,), lines=(), views={"groups": {"module": [{"name": "net.fc", "device_ms": 1.0}]}}
     )
     assert group_names(report) == ("operator", "operator and shapes", "kernel", "module")
@@ -207,7 +207,7 @@ def test_the_memory_cursor_tells_who_holds_it() -> None:
         "first": [4_000_000, 0],
         "changes": [[0, 1_000_000, 1, 9_000_000]],
     }
-    report = dataclasses.replace(sync(), views={**sync().views, "memory": {"moments": moments}})
+    report = structs.replace(sync(), views={**sync().views, "memory": {"moments": moments}})
     assert words_of(memory_at(report, 1.0)).endswith("Held by weights 4.0 MB.")
     assert words_of(memory_at(report, 6.0)).endswith("Held by x 9.0 MB · weights 1.0 MB.")
 
@@ -234,7 +234,7 @@ def test_the_timeline_zooms() -> None:
 
 
 def test_a_report_without_a_curve_says_so() -> None:
-    report = dataclasses.replace(sync(), views={}, memory=None)
+    report = structs.replace(sync(), views={}, memory=None)
     assert opened(report, "Memory").value == "Not measured."
 
 
@@ -464,7 +464,7 @@ def test_closing_closes_every_part() -> None:
 
 
 def test_nothing_to_choose_from_no_panel() -> None:
-    assert build_panel(dataclasses.replace(sync(), views={}, operators=())) is None
+    assert build_panel(structs.replace(sync(), views={}, operators=())) is None
 
 
 def test_without_ipywidgets_there_is_no_panel_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
