@@ -17,35 +17,11 @@ from ipyprof.diagnosis.causes.data_loading import loading_advice
 from ipyprof.diagnosis.memory import verdict_of_failure
 from ipyprof.diagnosis.trust import LEVELS, Check, checks, confidence, shifted
 from ipyprof.formatting import percent_short, time_text
-<<<<<<< HEAD
 from ipyprof.trace.kinds import DEVICE_KINDS
 
 LOADER, READS, PYTHON, RESIDUAL, RANKS = "data_loading", "host_sync", "cpu_bound", "launch_bound", "straggler"
 HEALTHY, INCONCLUSIVE = "compute_bound", "inconclusive"
 _ORDER = {"found": 0, "cleared": 1, "unknown": 2}
-=======
-from ipyprof.trace.kinds import DEVICE_KINDS, Kind
-
-WAITING: tuple[ModuleType, ...] = (
-    data_loading,
-    host_sync,
-    allocator,
-    transfer,
-    communication,
-    unstable_shapes,
-    cpu_bound,
-    launch_bound,
-)
-GPU_WORK: tuple[ModuleType, ...] = (tensor_cores, misaligned_shapes, memory_bound)
-CAUSES = (*WAITING, *GPU_WORK)
-"""Each has CAUSE, ``find(profile)`` and ``edit(profile, program)``. A new cause is a new file and a row here."""
-
-RESIDUAL = launch_bound.CAUSE
-
-LOOK_ADVICE = "Look at the breakdown and the lines below; record more steps (--active 10) or a longer loop."
-STRAGGLER = "straggler"
-CUT_ADVICE = "Copy or export the file again. The numbers below are of the part that is there, and lack the rest."
->>>>>>> house
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,29 +52,9 @@ def diagnose(profile: Profile) -> Diagnosis:
     return Diagnosis(findings=findings, verdict=verdict_of_failure(profile, verdict), checks=checked)
 
 
-<<<<<<< HEAD
 def ranked(findings: list[Finding]) -> tuple[Finding, ...]:
     """Found by gain, then cleared by gain, then unknown."""
     return tuple(sorted(findings, key=lambda finding: (_ORDER[finding.status], -(finding.recoverable_ms or 0.0))))
-=======
-def _judged(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
-    if ends_early(profile.trace):
-        missing = _what_is_missing(profile)
-        cut = tuple(unknown(cause, missing) for cause in (*(module.CAUSE for module in CAUSES), STRAGGLER))
-        return cut, _inconclusive(profile, missing, advice=CUT_ADVICE)
-    reason = _cannot_look(profile)
-    if reason is not None:
-        verdict, seen = _without_gpu(profile, reason)
-        blind = tuple(unknown(module.CAUSE, reason) for module in CAUSES if verdict.cause != module.CAUSE)
-        return (blind if seen is None else (seen, *blind)), verdict
-    found = [module.find(profile) for module in CAUSES]
-    found += _between_processes(profile)
-    reason = _cannot_replay(profile)
-    if reason is not None:
-        found = [unknown(one.cause, reason) if one.status == "found" else one for one in found]
-        return tuple(_ranked(found)), _inconclusive(profile, reason)
-    return tuple(_ranked(found)), _verdict(profile, found)
->>>>>>> house
 
 
 def edited(profile: Profile, cause: str) -> Program | None:
@@ -165,24 +121,6 @@ def _cannot_replay(profile: Profile) -> str | None:
     return None
 
 
-<<<<<<< HEAD
-=======
-def _between_processes(profile: Profile) -> list[Finding]:
-    """``straggler``: cleared in a single process; one file of several cannot tell."""
-    world = profile.trace.metadata.get("distributedInfo")
-    several = isinstance(world, dict) and world.get("world_size", 1) != 1
-    if several or len(profile.trace.select(Kind.COMMUNICATION)):
-        waits = "waits in collectives; " if len(profile.trace.select(Kind.COMMUNICATION)) else ""
-        return [unknown(STRAGGLER, f"{waits}one file of several ranks cannot tell who is late")]
-    return [Finding(cause=STRAGGLER, status="cleared", recoverable_ms=0.0, evidence="one process")]
-
-
-def _ranked(findings: list[Finding]) -> list[Finding]:
-    order = {"found": 0, "cleared": 1, "unknown": 2}
-    return sorted(findings, key=lambda finding: (order[finding.status], -(finding.recoverable_ms or 0.0)))
-
-
->>>>>>> house
 def _verdict(profile: Profile, findings: list[Finding]) -> Verdict:
     found = [finding for finding in findings if finding.status == "found"]
     if not found:

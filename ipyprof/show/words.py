@@ -9,12 +9,8 @@ from typing import Any
 from ipyprof.analysis.operators import GRAPH_ROW
 from ipyprof.analysis.results import Breakdown, Operator
 from ipyprof.diagnosis.cause import Finding
-<<<<<<< HEAD
 from ipyprof.diagnosis.causes import cause_of
-=======
 from ipyprof.diagnosis.trust import device_line
-from ipyprof.diagnosis.words import AT_LEAST
->>>>>>> house
 from ipyprof.formatting import (
     NOT_MEASURED,
     percent_short,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ipyprof.analysis.profile import Profile, analyse
 from ipyprof.diagnosis import causes
-from ipyprof.diagnosis.cause import Finding, Site, Verdict, Where
+from ipyprof.diagnosis.cause import Cause, Finding, Site, Verdict, Where
 from ipyprof.diagnosis.causes import CAUSES, cause_of
 from ipyprof.diagnosis.causes.compute_bound import healthy_headline
 from ipyprof.diagnosis.verdict import diagnose
@@ -154,7 +154,10 @@ def given(cause: str, recoverable_ms: float) -> SimpleNamespace:
         predicted_step_ms=1 - recoverable_ms,
         speedup_bound=1 / (1 - recoverable_ms),
     )
-    return SimpleNamespace(CAUSE=cause, find=lambda profile: finding, edit=lambda profile, program: program)
+    planted = Cause()
+    planted.id = cause
+    planted.find = lambda profile: finding  # type: ignore[method-assign]
+    return planted
 
 
 @pytest.mark.parametrize(
