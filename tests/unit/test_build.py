@@ -66,8 +66,8 @@ TOP = {
 
 def reported(trace: Trace, record: LiveRecord | None = None) -> Report:
     profile = analyse(trace, record)
-    findings, verdict = diagnose(profile)
-    return build_report(profile, findings, verdict, source=Source(kind="file" if record is None else "live"))
+    diagnosis = diagnose(profile)
+    return build_report(profile, diagnosis, source=Source(kind="file" if record is None else "live"))
 
 
 def stepped(body: Body, steps: int = 4) -> Machine:

@@ -36,7 +36,7 @@ def judged(check: str, **state: Any) -> tuple[str, str] | None:
 
 def reported(state: DeviceState | None) -> Report:
     profile = profiled(state)
-    return build_report(profile, *diagnose(profile), source=Source(kind="live"))
+    return build_report(profile, diagnose(profile), source=Source(kind="live"))
 
 
 CAPPED = DeviceState(
@@ -100,11 +100,11 @@ def test_nothing_is_said_of_what_was_not_measured() -> None:
     missing = DeviceState(missing="the nvml extra is not installed")
 
     assert [one.check for one in checks(profiled(missing))] == [one.check for one in checks(profiled(None))]
-    assert confidence(profiled(missing)) == confidence(profiled(None)) == ("high", ())
+    assert confidence(checks(profiled(missing))) == confidence(checks(profiled(None))) == ("high", ())
 
 
 def test_full_load_at_the_power_limit_keeps_the_confidence() -> None:
-    assert confidence(profiled(CAPPED)) == ("high", ())
+    assert confidence(checks(profiled(CAPPED))) == ("high", ())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_full_load_at_the_power_limit_keeps_the_confidence() -> None:
     ],
 )
 def test_a_slowed_or_shared_gpu_lowers_the_confidence(state: DeviceState, reason: str) -> None:
-    assert confidence(profiled(state)) == ("medium", (reason,))
+    assert confidence(checks(profiled(state))) == ("medium", (reason,))
 
 
 @pytest.mark.parametrize(

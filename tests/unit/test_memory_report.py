@@ -33,8 +33,8 @@ FAILED = OutOfMemory(
 
 def report_of(trace: Trace, live: LiveRecord) -> Report:
     profile = analyse(trace, live)
-    findings, verdict = diagnose(profile)
-    return build_report(profile, findings, verdict, source=Source(kind="live"))
+    diagnosis = diagnose(profile)
+    return build_report(profile, diagnosis, source=Source(kind="live"))
 
 
 def trained(*, steps: int = 3, **live: Any) -> tuple[Training, LiveRecord]:

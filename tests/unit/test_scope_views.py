@@ -26,8 +26,8 @@ NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 def built(machine: Machine) -> Report:
     profile = analyse(machine.trace())
-    findings, verdict = diagnose(profile)
-    return build_report(profile, findings, verdict, source=Source(kind="file"))
+    diagnosis = diagnose(profile)
+    return build_report(profile, diagnosis, source=Source(kind="file"))
 
 
 def training(*ranges: str, modules: tuple[str, ...] = ()) -> Machine:

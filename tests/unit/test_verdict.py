@@ -11,12 +11,13 @@ import hypothesis
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from ipyprof.diagnosis.words import BOUND_OF, headline, healthy_headline
 
 from ipyprof.analysis.profile import Profile, analyse
-from ipyprof.diagnosis import verdict as verdict_module
-from ipyprof.diagnosis.cause import Finding, Site, Verdict, Where
-from ipyprof.diagnosis.verdict import CAUSES, diagnose
+from ipyprof.diagnosis import causes
+from ipyprof.diagnosis.cause import Cause, Finding, Site, Verdict, Where
+from ipyprof.diagnosis.causes import CAUSES, cause_of
+from ipyprof.diagnosis.causes.compute_bound import healthy_headline
+from ipyprof.diagnosis.verdict import diagnose
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 
@@ -36,7 +37,8 @@ def profiled(body: Body, step_us: float | None, *, steps: int = 4, pause: float 
 
 
 def judge(body: Body, step_us: float | None, **known: Any) -> tuple[dict[str, Finding], Verdict]:
-    findings, verdict = diagnose(profiled(body, step_us, **known))
+    diagnosis = diagnose(profiled(body, step_us, **known))
+    findings, verdict = diagnosis.findings, diagnosis.verdict
     assert len(verdict.headline.split()) <= MOST_WORDS
     return {finding.cause: finding for finding in findings}, verdict
 
@@ -75,7 +77,7 @@ def test_verdict_is_the_findings_numbers() -> None:
 def test_every_cause_is_looked_at_and_verdicts_are_no_findings() -> None:
     findings, _ = judge(starving, 8_005)
 
-    assert set(findings) == {module.CAUSE for module in CAUSES} | {"straggler"}
+    assert set(findings) == {cause.id for cause in CAUSES}
     assert {finding.status for finding in findings.values()} <= {"found", "cleared", "unknown"}
 
 
@@ -88,7 +90,7 @@ def test_one_process_has_no_collectives_and_no_straggler() -> None:
 
 
 def test_findings_come_found_first_and_then_by_gain() -> None:
-    ordered, _ = diagnose(profiled(starving, 8_005))
+    ordered = diagnose(profiled(starving, 8_005)).findings
 
     rank = {"found": 0, "cleared": 1, "unknown": 2}
     keys = [(rank[finding.status], -(finding.recoverable_ms or 0.0)) for finding in ordered]
@@ -152,7 +154,10 @@ def given(cause: str, recoverable_ms: float) -> SimpleNamespace:
         predicted_step_ms=1 - recoverable_ms,
         speedup_bound=1 / (1 - recoverable_ms),
     )
-    return SimpleNamespace(CAUSE=cause, find=lambda profile: finding, edit=lambda profile, program: program)
+    planted = Cause()
+    planted.id = cause
+    planted.find = lambda profile: finding  # type: ignore[method-assign]
+    return planted
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,7 @@ def given(cause: str, recoverable_ms: float) -> SimpleNamespace:
     ],
 )
 def test_rules_of_the_ranking(gains: dict[str, float], first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict_module, "CAUSES", tuple(given(cause, gain) for cause, gain in gains.items()))
+    monkeypatch.setattr(causes, "CAUSES", tuple(given(cause, gain) for cause, gain in gains.items()))
 
     _, verdict = judge(lambda machine: machine.launch(999), 1_000)
 
@@ -293,7 +298,7 @@ def test_ranks_are_not_said_to_be_one_process() -> None:
             machine.launch(900)
     machine.builder.metadata(distributedInfo={"rank": 0, "world_size": 4})
 
-    findings, _ = diagnose(analyse(machine.trace(), live(SOURCE, 901)))
+    findings = diagnose(analyse(machine.trace(), live(SOURCE, 901))).findings
 
     (straggler,) = (finding for finding in findings if finding.cause == "straggler")
     assert straggler.status == "unknown"
@@ -351,7 +356,9 @@ def test_replay_that_does_not_fit_is_not_believed() -> None:
     profile = analyse(builder.trace(), live(SOURCE, 10_000, 10_000))
     assert (profile.fit_error or 0) > 0.03
 
-    findings, verdict = diagnose(profile)
+    diagnosis = diagnose(profile)
+
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
     assert len(verdict.headline.split()) <= MOST_WORDS
@@ -374,7 +381,9 @@ def test_no_step_at_all() -> None:
     builder = TraceBuilder()
     builder.python("<module>", 0, 100)
 
-    findings, verdict = diagnose(analyse(builder.trace()))
+    diagnosis = diagnose(analyse(builder.trace()))
+
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert (verdict.cause, verdict.recoverable_ms) == ("inconclusive", None)
     assert "no step was recorded" in verdict.headline
@@ -442,7 +451,7 @@ amounts = st.floats(min_value=1e-4, max_value=1e7, allow_nan=False)
 
 @settings(max_examples=400, deadline=None)
 @hypothesis.given(
-    cause=st.sampled_from([*BOUND_OF]),
+    cause=st.sampled_from([cause.id for cause in CAUSES]),
     step_ms=amounts,
     share=st.floats(min_value=0, max_value=0.999),
     line=st.one_of(st.none(), st.integers(1, 99_999)),
@@ -461,7 +470,7 @@ def test_headline_of_any_finding_has_at_most_25_words(
         where=where,
         sites=(Site(where=where, status="found", count=count, recoverable_ms=None),),
     )
-    sentence = headline(replace(ANY, step_ns=step_ms * 1e6), finding)
+    sentence = cause_of(finding.cause).headline(replace(ANY, step_ns=step_ms * 1e6), finding)
 
     assert len(sentence.split()) <= MOST_WORDS, sentence
     assert sentence.endswith(".")
@@ -512,10 +521,11 @@ def test_any_program_gets_a_verdict_of_at_most_25_words(
                     machine.sync()
 
     profile = profiled(run, step_us, steps=steps)
-    findings, verdict = diagnose(profile)
+    diagnosis = diagnose(profile)
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert len(verdict.headline.split()) <= MOST_WORDS, verdict.headline
-    assert verdict.cause in {"compute_bound", "inconclusive", *BOUND_OF}
+    assert verdict.cause in {"compute_bound", "inconclusive", *(cause.id for cause in CAUSES)}
     for finding in findings:
         assert finding.status in ("found", "cleared", "unknown")
         assert finding.evidence
@@ -549,7 +559,7 @@ def test_without_a_gpu_a_recording_of_something_else_is_no_verdict(
 ) -> None:
     recorded_ns = int(recorded_us * 1000)
 
-    _, verdict = diagnose(cpu_steps(step_us, recorded_us, profiled_ns=(recorded_ns,) * 3))
+    verdict = diagnose(cpu_steps(step_us, recorded_us, profiled_ns=(recorded_ns,) * 3)).verdict
 
     assert verdict.cause == "inconclusive"
     assert reason in verdict.headline
@@ -560,7 +570,9 @@ def test_step_without_length_is_no_verdict_and_no_error() -> None:
     builder.step(0, 10, 10)
     builder.step(1, 10, 10)
 
-    findings, verdict = diagnose(analyse(builder.trace()))
+    diagnosis = diagnose(analyse(builder.trace()))
+
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert verdict.cause == "inconclusive"
     assert {finding.status for finding in findings} == {"unknown"}
@@ -577,7 +589,9 @@ def test_without_the_launches_of_most_work_nothing_is_claimed() -> None:
             machine.builder.sync(machine.host, 8_000)
             machine.python(8_000)
 
-    findings, verdict = diagnose(analyse(machine.trace()))
+    diagnosis = diagnose(analyse(machine.trace()))
+
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
     assert "the launches of 99 % of the GPU's work are not in the file" in verdict.headline
