@@ -6,7 +6,7 @@ import ast
 import copy
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -130,6 +130,9 @@ def block_step_ms(source: str, namespace: dict[str, Any], skip: int = 3) -> floa
     return 1e3 * (time.perf_counter() - marks.wall_s[skip]) / steps if steps > 0 else float("nan")
 
 
+# A shared host has two speeds or more (5,000 small CPU operators take 15 or 29 ms on the machine of the results) and
+# changes between them within seconds. The replay predicts the step of the host that was recorded; a fixed form that was
+# timed while the host ran at another speed is another machine's.
 SAME_SPEED = 1.25  # readings of `host_ms` within this factor are one speed; the two speeds seen are 1.9 apart
 
 
@@ -151,3 +154,17 @@ def host_ms() -> float:
             small.add(1)
         taken.append(1e3 * (time.perf_counter() - begun))
     return min(taken)
+
+
+def fixed_step_ms(slow: Mapping[str, Any], fixed: Mapping[str, Any]) -> tuple[float, bool]:
+    """(the fixed form's step in ms, whether it was timed at the speed at which the slow form was recorded).
+
+    The median over the hand timings at that speed; over all where there is none, or where the speed changed during the
+    recording. NaN without timings.
+    """
+    hand, paces, pace = fixed.get("hand_ms") or [], fixed.get("paces_ms") or [], slow.get("pace_ms")
+    if pace is not None and len(paces) == len(hand):
+        same = [step for step, at in zip(hand, paces, strict=True) if same_speed(at, pace)]
+        if same:
+            return median(same), True
+    return float(fixed.get("step_ms", float("nan"))), False

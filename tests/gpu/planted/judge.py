@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from tests.gpu.planted import PLANTED
-from tests.gpu.planted.pace import fixed_step_ms
+from tests.gpu.stepped import fixed_step_ms
 from tests.gpu.workloads import NOT_WAITING, Workload
 
 WAITING = frozenset(
