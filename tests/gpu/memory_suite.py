@@ -39,8 +39,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
 from ipyprof.analysis.allocations import lifetimes
 from ipyprof.analysis.holders import Ownership
@@ -49,6 +47,7 @@ from ipyprof.analysis.steps import find_steps
 from ipyprof.trace.reader import read_trace
 from tests.gpu import memory_cases as cases
 from tests.gpu.memory_cases import Found, megabytes
+from tests.gpu.planted.worker import new_shell
 from tests.gpu.results import RESULTS, put
 from tests.gpu.workloads import GPT, REDUCED, WORKLOADS
 
@@ -62,12 +61,8 @@ class Notebook:
     """
 
     def __init__(self, out: Path, pairs: int = 7) -> None:
-        config = Config()
-        config.HistoryManager.enabled = False
-        config.InteractiveShell.colors = "nocolor"
-        self.shell = InteractiveShell.instance(config=config)
+        self.shell = new_shell()
         self.out, self.pairs = out, pairs
-        self.run("%load_ext ipyprof")
 
     def run(self, cell: str, *, fails: type[BaseException] | None = None) -> None:
         """Run a cell that succeeds, or ends in this error."""

@@ -23,6 +23,15 @@ NOT_WAITING = "not waiting"
 """The expected verdict of a step whose GPU does not wait: no waiting cause heads it and none is found."""
 
 
+WAITING = frozenset(
+    {
+        "data_loading", "host_sync", "allocator", "transfer", "cpu_bound", "launch_bound", "communication", "straggler",
+        "unstable_shapes",
+    }
+)  # fmt: skip
+"""The causes that make a GPU wait."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One planted loop.
