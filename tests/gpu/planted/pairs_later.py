@@ -108,7 +108,7 @@ UNROLLED = Workload(
     edit_is_fix=True,
 )
 
-ACTIVATIONS = Workload(
+ACTIVATIONS = pair(
     name="activations_to_host",
     setup=trunk(8)
     + cell(f"""
@@ -120,10 +120,7 @@ ACTIVATIONS = Workload(
             loss = train(ids)
             kept = features.to("cpu")
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            loss = train(ids)
-    """),
+    edits=(('    kept = features.to("cpu")\n', ""),),
     slow_cause="transfer",
     expected_lines=(4,),
     edit_is_fix=True,
