@@ -31,7 +31,7 @@ def profiled(line, cell=None):
     __tracebackhide__ = "__ipython_bottom__"
     sessions.append(FakeSession(record=range(3, 6)))
     compiled = compile_cell(get_ipython(), line if cell is None else cell, line_form=cell is None)
-    return run_cell(get_ipython(), compiled, detector=StepDetector(Options(), sessions[-1], compiled.loops, compiled.text, filename=compiled.filename))
+    return run_cell(get_ipython(), compiled, detector=detector_for(compiled, Options(), sessions[-1]))
 
 profiled.no_var_expand = True
 get_ipython().register_magic_function(profiled, "line_cell", "profiled")
