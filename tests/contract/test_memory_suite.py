@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.memory_cells import ENTRIES
-from tests.gpu.memory_judges import (
+from tests.gpu.memory_cases import (
+    ENTRIES,
     judge_attention,
     judge_caught,
     judge_churn,

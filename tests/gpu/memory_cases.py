@@ -1,4 +1,4 @@
-"""What the memory suite asks of each report."""
+"""The cells of the memory suite, smaller without a GPU, and what it asks of the report of each."""
 
 from __future__ import annotations
 
@@ -7,15 +7,121 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from tests.gpu.memory_cells import (
-    BIG,
-    CAUGHT_LINE,
-    ENTRIES,
-    FAILURE_HOLDERS,
-    FAILURE_LINE,
-    LEAK_BYTES,
-    MATRIX_BYTES,
-)
+from tests.gpu.workloads import DEVICE, REDUCED
+
+ENTRIES = 100_000
+BLOCK = 512
+
+
+def size_of(full: int, reduced: int) -> int:
+    """The size on this machine."""
+    return reduced if REDUCED else full
+
+
+LENGTH = size_of(2048, 64)
+MATRIX_BYTES = 2 * 32 * LENGTH * LENGTH * 2
+LEAK_NUMBERS = size_of(2**22, 2**10)
+LEAK_BYTES = 4 * LEAK_NUMBERS + BLOCK
+BIG = size_of(2**28, 2**12)
+
+ATTENTION_SETUP = f"""
+import torch
+from torch.nn import functional as F
+{DEVICE}
+q, k, v = (torch.randn(2, 32, {LENGTH}, 128, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+scale = 128 ** -0.5
+def clear():
+    q.grad = k.grad = v.grad = None
+"""
+MATERIALISED = """for step in range(24):
+    out = torch.softmax(q @ k.transpose(-2, -1) * scale, dim=-1) @ v
+    out.sum().backward()
+    clear()
+"""
+FUSED = MATERIALISED.replace("torch.softmax(q @ k.transpose(-2, -1) * scale, dim=-1) @ v",
+                             "F.scaled_dot_product_attention(q, k, v)")  # fmt: skip
+
+LEAK_SETUP = f"import torch\n{DEVICE}\nweights = torch.zeros({LEAK_NUMBERS}, device=device, requires_grad=True)\n"
+LEAK = """kept = []
+for step in range(30):
+    loss = torch.exp(weights * 0.001).sum()
+    kept.append(loss)
+"""
+
+CHURN_SETUP = f"import torch\n{DEVICE}\n"
+CHURN = f"""for step in range(20):
+    buffers = [torch.empty({size_of(2**26, 2**8)}, device=device, dtype=torch.uint8) for _ in range(4)]
+    buffers = None
+    torch.cuda.empty_cache()
+"""
+
+CAUGHT_SETUP = f"import torch\n{DEVICE}\nx = torch.zeros(2**20, device=device)\n"
+CAUGHT = """for step in range(12):
+    try:
+        torch.empty(2**50, device=device)
+    except RuntimeError:
+        pass
+    x = x * 2
+"""
+CAUGHT_LINE = 4
+
+KEPT_SETUP = f"""
+import torch
+{DEVICE}
+class Thing:
+    def __init__(self):
+        self.weight = torch.zeros({size_of(2**22, 2**10)}, device=device, requires_grad=True)
+        self.losses = [self.weight.exp().sum()]
+thing = Thing()
+"""
+KEPT = """for step in range(12):
+    y = torch.exp(thing.weight).sum()
+"""
+
+STEPS_READ = 3
+READING_SETUP = f"""
+import torch
+{DEVICE}
+x = torch.zeros(2**10, device=device)
+def allocate():
+    for _ in range({size_of(ENTRIES // 2 // STEPS_READ + 1, 10)}):
+        torch.empty(256, device=device)
+"""
+READING = """for step in range(6):
+    allocate()
+    x = x * 2
+"""
+
+DEVICES_SETUP = "import torch\none, other = (torch.zeros(2**24, device=f'cuda:{at}') for at in (0, 1))\n"
+DEVICES = """for step in range(12):
+    y = torch.exp(one) + one
+    z = torch.exp(other)
+"""
+
+FAILURE_SETUP = f"""
+import torch
+{DEVICE}
+big = torch.zeros({BIG}, device=device, requires_grad=True)
+optimizer = torch.optim.SGD([big], lr=1e-3)
+def limit(step):
+    if step != 3:
+        return
+    if device == "cpu":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**27) / total)
+"""
+FAILURE = """for step in range(12):
+    hidden = torch.tanh(big * 1.5)
+    loss = (hidden * hidden).sum()
+    limit(step)
+    loss.backward()
+    optimizer.step()
+"""
+FAILURE_LINE = 6
+FAILURE_HOLDERS = {"parameters of big", "gradients of big", "hidden"}
 
 SHARE = 0.01
 COST = 1.20
@@ -27,7 +133,6 @@ READING_SECONDS = 2.0
 class Found:
     """What one case gave: ``measured`` in words, and what does not hold."""
 
-    case: str
     measured: str
     failures: tuple[str, ...] = ()
 
@@ -68,7 +173,7 @@ def judge_attention(
         f"{megabytes(slow['memory']['peak_bytes'])} (max_memory_allocated {megabytes(most_allocated)}), then "
         f"{megabytes(fixed['memory']['peak_bytes'])}"
     )
-    return Found(case="attention", measured=measured, failures=tuple(failures))
+    return Found(measured=measured, failures=tuple(failures))
 
 
 def judge_training(measured: Mapping[str, int], expected: Mapping[str, int], wrong_sums: int) -> Found:
@@ -79,7 +184,7 @@ def judge_training(measured: Mapping[str, int], expected: Mapping[str, int], wro
     shown = "; ".join(
         f"{name} {megabytes(measured.get(name, 0))} of {megabytes(size)}" for name, size in expected.items()
     )
-    return Found(case="training", measured=shown, failures=tuple(failures))
+    return Found(measured=shown, failures=tuple(failures))
 
 
 def judge_leak(report: Mapping[str, Any], step_bytes: int = LEAK_BYTES) -> Found:
@@ -93,7 +198,7 @@ def judge_leak(report: Mapping[str, Any], step_bytes: int = LEAK_BYTES) -> Found
         if growing[0]["line"] != 4:
             failures.append(f"its line is {growing[0]['line']}, not 4")
     failures += near("growth of the total", report["memory"]["growth_bytes_per_step"] or 0, step_bytes)
-    return Found(case="leak", measured=f"{growing} of {step_bytes:,} bytes per step", failures=tuple(failures))
+    return Found(measured=f"{growing} of {step_bytes:,} bytes per step", failures=tuple(failures))
 
 
 def judge_churn(report: Mapping[str, Any]) -> Found:
@@ -109,7 +214,7 @@ def judge_churn(report: Mapping[str, Any]) -> Found:
     if min(reserved) > 0.5 * max(reserved):
         failures.append(f"reserved memory only fell from {max(reserved):,} to {min(reserved):,}")
     total = sum(count for _, _, count, *_ in calls)
-    return Found(case="churn", measured=f"{total} calls in {len(steps)} steps", failures=tuple(failures))
+    return Found(measured=f"{total} calls in {len(steps)} steps", failures=tuple(failures))
 
 
 def judge_caught(report: Mapping[str, Any]) -> Found:
@@ -123,7 +228,7 @@ def judge_caught(report: Mapping[str, Any]) -> Found:
     if "ran out of" in report["verdict"]["headline"]:
         failures.append(f"the verdict is {report['verdict']['headline']!r}")
     shown = [(one["operator"], one["line"], one["count"], one["asked_bytes"]) for one in refused]
-    return Found(case="caught", measured=f"{shown}", failures=tuple(failures))
+    return Found(measured=f"{shown}", failures=tuple(failures))
 
 
 def judge_reading(entries: int, seconds: float) -> Found:
@@ -131,7 +236,7 @@ def judge_reading(entries: int, seconds: float) -> Found:
     failures = [] if entries >= ENTRIES else [f"{entries:,} entries are not {ENTRIES:,}"]
     if seconds > READING_SECONDS:
         failures.append(f"{seconds:.2f} s are more than {READING_SECONDS:g} s")
-    return Found(case="reading", measured=f"{entries:,} entries in {seconds:.2f} s", failures=tuple(failures))
+    return Found(measured=f"{entries:,} entries in {seconds:.2f} s", failures=tuple(failures))
 
 
 def judge_devices(report: Mapping[str, Any]) -> Found:
@@ -144,14 +249,14 @@ def judge_devices(report: Mapping[str, Any]) -> Found:
     for index, name in ((0, "one"), (1, "other")):
         sizes = {one["name"]: one["bytes"] for one in (found.get(index) or {}).get("holders") or []}
         failures += near(f"{name} on device {index}", sizes.get(name, 0), size)
-    return Found(case="devices", measured=f"curves of {sorted(curves)} beside {first}", failures=tuple(failures))
+    return Found(measured=f"curves of {sorted(curves)} beside {first}", failures=tuple(failures))
 
 
 def judge_failure(report: Mapping[str, Any], big_bytes: int = 4 * BIG) -> Found:
     """The line of the backward call, the request, and the three largest holders."""
     failed = report["views"].get("memory", {}).get("out_of_memory")
     if failed is None:
-        return Found(case="failure", measured="", failures=("the report knows of no request that failed",))
+        return Found(measured="", failures=("the report knows of no request that failed",))
     first = failed["holders"][:3]
     failures = []
     if failed["line"] != FAILURE_LINE:
@@ -165,7 +270,7 @@ def judge_failure(report: Mapping[str, Any], big_bytes: int = 4 * BIG) -> Found:
     if not all(part in sentence for part in told) or len(sentence.split()) > 25:
         failures.append(f"the verdict is {sentence!r}")
     shown = ", ".join(f"{one['name']} {megabytes(one['bytes'])}" for one in first)
-    return Found(case="failure", measured=f"line {failed['line']}: {shown}; {sentence}", failures=tuple(failures))
+    return Found(measured=f"line {failed['line']}: {shown}; {sentence}", failures=tuple(failures))
 
 
 def judge_cost(
@@ -182,4 +287,4 @@ def judge_cost(
         f"recorded step {ratio:.2f} ({min(ratios):.2f}–{max(ratios):.2f}) times, unprofiled step {same:.3f} times, "
         f"{len(ratios)} pairs"
     )
-    return Found(case="cost", measured=measured, failures=tuple(failures))
+    return Found(measured=measured, failures=tuple(failures))
