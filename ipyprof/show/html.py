@@ -63,7 +63,7 @@ RED_CAPTION = " \u00a0 red: the bottleneck"
 _TALL = 32  # rows of tables; beyond this the timeline folds, and then what was checked
 _TALLER = 46
 _COLUMN = 7.25  # pixels of a character of code
-_NUMBERS = 430  # pixels of what stands beside the code
+_NUMBER = 55  # pixels of a column beside it
 _LANE_WORDS = {
     "data_loading": "host in the data loader",
     "cpu": "host in Python, operators",
@@ -132,7 +132,7 @@ def render_html(report: Report) -> str:
         memory=memory_section(report),
         lines=lines,
         lines_body=replace(lines, title=""),
-        lines_width=min(max(round(widest_line(report) * _COLUMN) + _NUMBERS, MAIN), CARD),
+        lines_width=min(max(round(widest_line(report) * _COLUMN) + _NUMBER * len(lines.columns), MAIN), CARD),
         scopes=scope_tables(report),
         scope_summary=scope_summary(report),
         scope_words=scope_words(report),

@@ -75,7 +75,7 @@ def step_tables(report: Report, parts: Sequence[Part], culprit: Category | None)
         ("Beyond the typical step", [part for part in parts if not part.category.works and not part.category.waits]),
     )
     titles = (
-        Column(kind="name", look="width:auto;min-width:0"),
+        Column(kind="name", look="width:auto;max-width:none"),
         Column(title="ms", width=9),
         Column(title="% of step", width=11),
         Column(kind="bar", width=24),

@@ -10,8 +10,8 @@ from msgspec import structs
 from ipyprof.formatting import columns
 from ipyprof.report.comparison import Pair, compare_reports, interval_text, lessons, pair_arrow, ratio_text
 from ipyprof.report.report import Report
-from ipyprof.show.compare_html import comparison_page, render_comparison
-from ipyprof.show.compare_text import comparison_text
+from ipyprof.show.comparison import comparison_page, render_comparison
+from ipyprof.show.comparison import comparison_text
 from tests.sample_comparisons import fast, slow, timed
 from tests.sample_reports import SAMPLES, cpu_only, healthy, sync
 from tests.unit.test_report_html import Outline
