@@ -21,12 +21,15 @@ from ipyprof.trace.live import LiveRecord, LoopStep, Sample, WholeLoop
 UNLIKE = 1.5  # a step is unlike the typical one from so many times its length on ...
 UNLIKE_LEAST_NS = 1_000_000  # ... and if it takes so much longer
 SPREADS = 5  # ... and lies so many times the spread of the others above them
-BUSY_MOSTLY = 0.9  # share of the steps in which all workers were busy: then they set the pace
+SLOWER = 1.05  # workers that take so many times as long for a batch as the step set the pace
 LEAST_MADE = 8  # batches whose making gives a pace
 LEAST_STEPS = 3
 WAITS_SHARE = 0.02  # of the step: a loop that waits less for its batches is not paced by them
 LEAST_SHARE = 0.01  # of the pace: what unlike steps of one kind add is told from here on
 MS = 1e6
+
+
+_Place = tuple[int | None, str, str, int]  # line of the cell, what it calls, the innermost function, its line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,8 @@ def pace_of(live: LiveRecord | None, timed_ns: float | None) -> Pace | None:
     made_ns = _made_ns(steps)
     rest = ns - waits
     typical_rest = max(float(np.median(rest)), 1.0)
+    if made_ns is not None and made_ns < SLOWER * float(ns[~starts].mean() if not starts.all() else ns.mean()):
+        made_ns = None
     paced = made_ns is not None or usual > WAITS_SHARE * float(np.median(ns))
     base = typical_rest if paced or timed_ns is None else max(typical_rest, timed_ns)
     late = _unlike(rest, base)
@@ -135,23 +140,16 @@ def _chosen(loop: WholeLoop) -> list[int]:
 
 
 def _made_ns(steps: Sequence[LoopStep]) -> float | None:
-    """ns in which the workers make a batch, for a step; ``None`` where they do not set the pace or it is not known."""
-    runs: list[tuple[int, int]] = []  # (ns, batches made) of stretches of one epoch
-    busy = seen = 0
-    ns = 0
+    """ns in which the workers make a batch, for a step, where all of them were busy; ``None`` where that is not known.
+
+    Workers that have to wait until there is room in the queue make no more than the loop takes: this is then its step.
+    """
+    made = ns = 0
     for before, step in zip(steps, steps[1:], strict=False):
-        if step.made < 0:
-            return None
-        seen += 1
-        busy += step.all_busy
-        if step.epoch_start or step.made < before.made:
-            continue
-        runs.append((step.ns, step.made - before.made))
-    made = sum(count for _, count in runs)
-    ns = sum(time for time, _ in runs)
-    if not seen or busy < BUSY_MOSTLY * seen or made < LEAST_MADE:
-        return None
-    return ns / made
+        if before.all_busy and step.all_busy and not step.epoch_start and step.made >= before.made >= 0:
+            made += step.made - before.made
+            ns += step.ns
+    return ns / made if made >= LEAST_MADE else None
 
 
 def _unlike(rest: Float, typical: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -178,7 +176,8 @@ def _named(
     seen: dict[int, list[Sample]] = {}
     for at, sample in loop.samples:
         seen.setdefault(at, []).append(sample)
-    usual = Counter(_place(one) for at, ones in seen.items() for one in ones if not _is_late(at, chosen, extra))
+    late = {at for place, at in enumerate(chosen) if extra[place] > 0}
+    usual = Counter(_place(one) for at in chosen if at not in late for one in seen.get(at, ()))
     groups: dict[tuple[str, int | None], list[int]] = {}
     for place, at in enumerate(chosen):
         if extra[place] > 0:
@@ -202,18 +201,11 @@ def _named(
     return tuple(sorted(found, key=lambda one: -one.ms))
 
 
-def _is_late(at: int, chosen: Sequence[int], extra: Float) -> bool:
-    place = at - chosen[0] if chosen and chosen[0] <= at <= chosen[-1] else -1
-    return 0 <= place < len(chosen) and chosen[place] == at and extra[place] > 0
+def _place(sample: Sample) -> _Place:
+    return sample.line, sample.called, sample.function, sample.at
 
 
-def _place(sample: Sample) -> tuple[int | None, str, int]:
-    return sample.line, sample.function, sample.at
-
-
-def _what(
-    samples: Sequence[Sample], usual: Counter[tuple[int | None, str, int]], starts: bool
-) -> tuple[str, int | None]:
+def _what(samples: Sequence[Sample], usual: Counter[_Place], starts: bool) -> tuple[str, int | None]:
     """What a step unlike the others did, and on which line of the cell: where it was seen and usual steps were not."""
     if starts:
         return "the start of an epoch", None
@@ -223,6 +215,10 @@ def _what(
     counts = Counter(_place(one) for one in samples if not one.ns)
     if not counts:
         return "something too short to be seen", None
-    line, function, at = max(counts, key=lambda place: (counts[place] / (1 + usual[place]), counts[place]))
-    name = "" if function.startswith("<") else function
-    return (f"{name}, line {at}" if name and line is None else name or f"line {line or at}"), line
+    lines = Counter(line for (line, *_), times in usual.items() for _ in range(times))
+    place = max(counts, key=lambda one: (counts[one] / (1 + usual[one]), counts[one]))
+    line, called, function, at = place
+    # A line that usual steps were seen on as well tells less than where it was inside the functions that it calls.
+    name = called if line is not None and lines[line] <= counts[place] else f"{function}, line {at}"
+    name = "" if name.startswith("<") else name
+    return name or f"line {line or at}", line

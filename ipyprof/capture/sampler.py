@@ -98,7 +98,7 @@ class Sampler:
     def _sample(self, frame: FrameType | None) -> Sample | None:
         """Names and lines of a stack: the innermost frame of the user's files, and the line of the cell below it."""
         innermost: tuple[str, str, int] | None = None
-        leaf, line = "", None
+        leaf, called, above, line = "", "", "", None
         for _ in range(DEEPEST):
             if frame is None:
                 break
@@ -108,12 +108,14 @@ class Sampler:
                 if innermost is None and not name.startswith(_LIBRARIES) and not name.startswith("<frozen"):
                     innermost = (name, frame.f_code.co_name, frame.f_lineno)
                 if name == self._cell_name:
-                    line = frame.f_lineno
+                    line, called = frame.f_lineno, above
+                above = frame.f_code.co_name
             frame = frame.f_back
         if innermost is None:
             return None
         file, function, at = innermost
-        return Sample(line=line, file="" if file == self._cell_name else file, function=function, at=at, leaf=leaf)
+        file = "" if file == self._cell_name else file
+        return Sample(line=line, file=file, function=function, at=at, leaf=leaf, called=called)
 
     def _keep(self, now: int, sample: Sample | None) -> None:
         if sample is not None:
