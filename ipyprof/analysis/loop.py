@@ -72,7 +72,7 @@ def pace_of(live: LiveRecord | None, timed_ns: float | None) -> Pace | None:
     waits = np.array([step.waited_ns for step in steps], np.float64)
     starts = np.array([step.epoch_start for step in steps], bool)
     usual = float(waits[~starts].mean()) if not starts.all() else 0.0
-    made_ns = _made_ns(steps)
+    made_ns = _made_ns(loop, chosen)
     rest = ns - waits
     typical_rest = max(float(np.median(rest)), 1.0)
     if made_ns is not None and made_ns < SLOWER * float(ns[~starts].mean() if not starts.all() else ns.mean()):
@@ -139,14 +139,15 @@ def _chosen(loop: WholeLoop) -> list[int]:
     return [at for at in range(2, len(loop.steps)) if not loop.steps[at].behind_pause] or after
 
 
-def _made_ns(steps: Sequence[LoopStep]) -> float | None:
+def _made_ns(loop: WholeLoop, chosen: Sequence[int]) -> float | None:
     """ns in which the workers make a batch, for a step, where all of them were busy; ``None`` where that is not known.
 
     Workers that have to wait until there is room in the queue make no more than the loop takes: this is then its step.
     """
     made = ns = 0
-    for before, step in zip(steps, steps[1:], strict=False):
-        if before.all_busy and step.all_busy and not step.epoch_start and step.made >= before.made >= 0:
+    for at in chosen:
+        before, step = loop.steps[max(at - 1, 0)], loop.steps[at]
+        if at and before.all_busy and step.all_busy and not step.epoch_start and step.made >= before.made >= 0:
             made += step.made - before.made
             ns += step.ns
     return ns / made if made >= LEAST_MADE else None

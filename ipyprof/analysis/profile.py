@@ -193,7 +193,7 @@ def _pace(live: LiveRecord | None, baseline: float | None) -> Pace | None:
     """The loop's pace in a process without CUPTI, where the steps before its start tell what it costs."""
     attached = 1.0 if live is None or live.attached is None else live.attached
     found = pace_of(live, None if baseline is None else baseline * attached)
-    if found is None or attached == 1.0:
+    if found is None or attached == 1.0 or found.wait_ns is not None:
         return found
     typical = found.typical_ns / attached
     return replace(found, typical_ns=typical, step_ns=typical + found.step_ns - found.typical_ns)
