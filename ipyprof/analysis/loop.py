@@ -97,9 +97,10 @@ def pace_of(live: LiveRecord | None, timed_ns: float | None) -> Pace | None:
         together = float(ns.mean()) - typical
         more = min(more, together) if together > 0 else 0.0
         extra *= more * len(steps) / float(extra.sum())
+    unlike = _named(loop, chosen, steps, extra, starts)
+    more += sum(_rate(one, len(steps)) - one.ms * MS / len(steps) for one in unlike)
     if loop.more_steps:
         more = max(_mean_of_all(loop) - typical, 0.0)
-    unlike = _named(loop, chosen, steps, extra, starts)
     return Pace(
         step_ns=typical + more,
         typical_ns=typical,
@@ -158,6 +159,13 @@ def _unlike(rest: Float, typical: float) -> np.ndarray[tuple[int], np.dtype[np.b
     limit = max(UNLIKE * typical, typical + UNLIKE_LEAST_NS, typical + SPREADS * spread)
     late: np.ndarray[tuple[int], np.dtype[np.bool_]] = rest > limit
     return late
+
+
+def _rate(one: UnlikeSteps, steps: int) -> float:
+    """ns that they add to a step: by their period where they keep one, since a window seldom holds whole periods."""
+    if one.period and one.count > 1 and abs(steps / one.period - one.count) <= 1:
+        return one.ms * MS / one.count / one.period
+    return one.ms * MS / steps
 
 
 def _mean_of_all(loop: WholeLoop) -> float:
