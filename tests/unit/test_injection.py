@@ -10,7 +10,8 @@ from typing import Any
 import matplotlib.mathtext
 import pytest
 
-from ipyprof import api, saved
+from ipyprof import saved
+from ipyprof.errors import IpyprofError
 from ipyprof.report.report import Report
 from ipyprof.show.html import bundle, render_page
 from ipyprof.show.panel import build_panel, close_panel
@@ -210,7 +211,7 @@ def test_the_name_of_the_file_stays_text(tmp_path: Path) -> None:
 def test_the_name_of_a_file_that_is_refused_is_no_command(tmp_path: Path) -> None:
     path = tmp_path / "a\x1b[2J\nb.json"
     path.write_bytes(b"no trace")
-    with pytest.raises(api.IpyprofError) as caught:
+    with pytest.raises(IpyprofError) as caught:
         saved.load(path)
     assert "\x1b" not in str(caught.value)
     assert "\n" not in str(caught.value)
