@@ -97,7 +97,7 @@ def pace_of(live: LiveRecord | None, timed_ns: float | None) -> Pace | None:
         together = float(ns.mean()) - typical
         more = min(more, together) if together > 0 else 0.0
         extra *= more * len(steps) / float(extra.sum())
-    unlike = _named(loop, chosen, steps, extra, starts)
+    unlike = _named(loop, chosen, steps, extra, starts & (2 * beyond >= extra))  # by what takes most of it
     more += sum(_rate(one, len(steps)) - one.ms * MS / len(steps) for one in unlike)
     if loop.more_steps:
         more = max(_mean_of_all(loop) - typical, 0.0)

@@ -62,11 +62,12 @@ def evaluate():
     return work().item()
 def checkpoint():
     with tempfile.TemporaryDirectory() as folder:
-        torch.save([torch.zeros(4_000_000) for _ in range(4)], os.path.join(folder, "model.pt"))
+        torch.save([torch.zeros(10_000_000) for _ in range(4)], os.path.join(folder, "model.pt"))
 def hugging_face(**options):
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
-    config = transformers.BertConfig(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
+    config = transformers.BertConfig(
+        hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
     rows = [{"input_ids": torch.randint(0, 1000, (64,)), "labels": torch.tensor(i % 2)} for i in range(800)]
     arguments = transformers.TrainingArguments(
         output_dir=tempfile.mkdtemp(), max_steps=100, per_device_train_batch_size=8, report_to=[], save_strategy="no",
@@ -107,9 +108,9 @@ LOOPS = (
     Loop(
         "workers start anew every 10 batches",
         "loader = DataLoader(Pictures(10, 0.001), batch_size=1, num_workers=4)\n"
-        "for epoch in range(6):\n    for batch in loader:\n        for _ in range(4):\n            work()\n",
-        60,
-        ("unlike_steps",),
+        "for epoch in range(15):\n    for batch in loader:\n        for _ in range(4):\n            work()\n",
+        150,
+        (*HEALTHY, "unlike_steps"),
     ),
     Loop(
         "workers persist over epochs",
