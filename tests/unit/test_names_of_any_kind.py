@@ -11,8 +11,7 @@ import pytest
 from ipyprof.formatting import columns
 from ipyprof.report.comparison import compare_reports
 from ipyprof.report.report import Report
-from ipyprof.show.compare_html import render_comparison
-from ipyprof.show.compare_text import comparison_text
+from ipyprof.show.comparison import comparison_text, render_comparison
 from ipyprof.show.html import render_html
 from ipyprof.show.panel import build_panel, close_panel
 from ipyprof.show.text import render_text

@@ -13,7 +13,7 @@ from ipyprof.analysis.profile import Profile, analyse
 from ipyprof.diagnosis.trust import checks, confidence, shifted, unprofiled_spread
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.trace.live import AllocatorState, LiveRecord
-from ipyprof.trace.reader import BROKEN, BROKEN_END, ENDS_EARLY, HOLES, REPAIRED, UNFIT
+from ipyprof.trace.reader import BROKEN, ENDS_EARLY, HOLES, REPAIRED, UNFIT
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 
@@ -392,7 +392,6 @@ def test_damage_and_notes_are_shown() -> None:
         (REPAIRED, "high", ()),
         (UNFIT, "medium", (f"{UNFIT}: 3",)),
         (BROKEN, "low", (f"{BROKEN}: 3",)),
-        (BROKEN_END, "low", (f"{BROKEN_END}: 3",)),
         (HOLES, "low", (f"{HOLES}: 3",)),
         (ENDS_EARLY, "low", ("the file ends early",)),
     ],
