@@ -12,7 +12,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from ipyprof.analysis.loop import Pace
 from ipyprof.analysis.profile import Profile, analyse
+from ipyprof.analysis.results import UnlikeSteps
 from ipyprof.diagnosis import causes
 from ipyprof.diagnosis.cause import Cause, Finding, Site, Verdict, Where
 from ipyprof.diagnosis.causes import CAUSES, cause_of
@@ -470,7 +472,12 @@ def test_headline_of_any_finding_has_at_most_25_words(
         where=where,
         sites=(Site(where=where, status="found", count=count, recoverable_ms=None),),
     )
-    sentence = cause_of(finding.cause).headline(replace(ANY, step_ns=step_ms * 1e6), finding)
+    profile = replace(ANY, step_ns=step_ms * 1e6)
+    if cause == "unlike_steps":  # its count is that of the loop
+        each = UnlikeSteps(what="evaluate", line=line, period=20.0, count=int(count), ms=step_ms * count)
+        pace = Pace(step_ns=step_ms * 1e6, typical_ns=0.0, wait_ns=None, unlike=(each,), steps=100, served=False)
+        profile = replace(profile, pace=pace)
+    sentence = cause_of(cause).headline(profile, finding)
 
     assert len(sentence.split()) <= MOST_WORDS, sentence
     assert sentence.endswith(".")
