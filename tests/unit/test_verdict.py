@@ -458,9 +458,13 @@ amounts = st.floats(min_value=1e-4, max_value=1e7, allow_nan=False)
     share=st.floats(min_value=0, max_value=0.999),
     line=st.one_of(st.none(), st.integers(1, 99_999)),
     count=st.floats(min_value=0, max_value=1e6),
+    period=st.one_of(st.none(), st.floats(1, 1e4)),
+    named=st.sampled_from(
+        ["evaluate", "the start of an epoch", "garbage collection", "something too short to be seen"]
+    ),
 )
 def test_headline_of_any_finding_has_at_most_25_words(
-    cause: str, step_ms: float, share: float, line: int | None, count: float
+    cause: str, step_ms: float, share: float, line: int | None, count: float, period: float | None, named: str
 ) -> None:
     where = Where(line=line)
     finding = Finding(
@@ -474,7 +478,8 @@ def test_headline_of_any_finding_has_at_most_25_words(
     )
     profile = replace(ANY, step_ns=step_ms * 1e6)
     if cause == "unlike_steps":  # its count is that of the loop
-        each = UnlikeSteps(what="evaluate", line=line, period=20.0, count=int(count), ms=step_ms * count)
+        what = named if line is None else f"line {line}" if count < 2 else "evaluate"
+        each = UnlikeSteps(what=what, line=line, period=period, count=int(count), ms=step_ms * count)
         pace = Pace(step_ns=step_ms * 1e6, typical_ns=0.0, wait_ns=None, unlike=(each,), steps=100, served=False)
         profile = replace(profile, pace=pace)
     sentence = cause_of(cause).headline(profile, finding)
