@@ -68,7 +68,7 @@ def text_of(page: str) -> str:
     outline = Outline(page)
     assert outline.open == []
     assert outline.tags <= {
-        "div", "span", "b", "br", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"
+        "div", "span", "b", "br", "table", "thead", "tbody", "tr", "th", "td", "img", "h3", "h4", "details", "summary"
     }  # fmt: skip
     assert outline.attributes <= {"style", "title", "align", "colspan", "src", "alt", "width", "aria-label"}
     return outline.text
