@@ -46,35 +46,24 @@ def wrapped() -> Trace:
     return builder.trace()
 
 
-def test_work_is_the_innermost_operators_own(wrapped: Trace) -> None:
+def test_work_is_the_innermost_operators_own_and_in_the_total_of_all_around(wrapped: Trace) -> None:
     rows = by_name(table_of(wrapped))
 
-    assert {name: row.self_device_ms for name, row in rows.items()} == {
-        "aten::to": 0,
-        "aten::_to_copy": 0,
-        "aten::copy_": 0.07,
+    assert {name: (row.self_device_ms, row.total_device_ms) for name, row in rows.items()} == {
+        "aten::to": (0, 0.07),
+        "aten::_to_copy": (0, 0.07),
+        "aten::copy_": (0.07, 0.07),
     }
-
-
-def test_every_operator_around_has_it_in_its_total(wrapped: Trace) -> None:
-    rows = by_name(table_of(wrapped))
-
-    assert [rows[name].total_device_ms for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [0.07] * 3
 
 
 def test_host_self_time_leaves_out_the_operators_inside(wrapped: Trace) -> None:
     rows = by_name(table_of(wrapped))
 
-    assert [rows[name].self_host_ms for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [
-        0.02,
-        0.03,
-        0.05,
-    ]
-    assert [rows[name].total_host_ms for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [
-        0.1,
-        0.08,
-        0.05,
-    ]
+    assert {name: (row.self_host_ms, row.total_host_ms) for name, row in rows.items()} == {
+        "aten::to": (0.02, 0.1),
+        "aten::_to_copy": (0.03, 0.08),
+        "aten::copy_": (0.05, 0.05),
+    }
 
 
 def test_copies_make_an_operator_copy_bound(wrapped: Trace) -> None:
@@ -159,36 +148,26 @@ def test_small_inversions_do_not_change_the_owner() -> None:
     assert {row.name: row.self_device_ms for row in table.rows} == {"mm": 0.02, "before": 0}
 
 
-def test_an_id_overrules_the_clock() -> None:
-    """B10: the launch begins 1.5 us before the operator that made it, by Kineto's id."""
-    builder = TraceBuilder()
-    builder.step(0, at=0, end=1000)
-    builder.op("before", 0, 99.9)
-    builder.op("mm", 100, 130)
-    builder.launch(98.5, 1, "gemm", kernel_at=110, kernel_dur=20)
-    trace = builder.trace()
-    named = trace.external_id.copy()
-    operator = [trace.names[name] for name in trace.name.tolist()].index("mm")
-    named[trace.correlation > 0] = trace.external_id[operator]
-
-    table = table_of(replace(trace, external_id=named))
-
-    assert by_name(table)["mm"].self_device_ms == 0.02
-
-
-def test_an_id_of_a_later_operator_is_not_believed() -> None:
-    """Some recordings (param's resnet) name operators that ran long after the call."""
+@pytest.mark.parametrize(
+    ("launch_at", "named", "other"),
+    [
+        pytest.param(98.5, "mm", ("before", 0, 99.9), id="B10: a launch 1.5 us before its operator"),
+        pytest.param(110, "item", ("item", 500, 530), id="param's resnet: an operator that ran long after the call"),
+    ],
+)
+def test_an_id_overrules_the_clock_unless_it_names_a_later_operator(
+    launch_at: float, named: str, other: tuple[str, float, float]
+) -> None:
     builder = TraceBuilder()
     builder.step(0, at=0, end=1000)
     builder.op("mm", 100, 130)
-    builder.op("item", 500, 530)
-    builder.launch(110, 5, "gemm", kernel_at=120, kernel_dur=20)
+    builder.op(*other)
+    builder.launch(launch_at, 1, "gemm", kernel_at=120, kernel_dur=20)
     trace = builder.trace()
-    named = trace.external_id.copy()
-    operator = [trace.names[name] for name in trace.name.tolist()].index("item")
-    named[trace.correlation > 0] = trace.external_id[operator]
+    ids = trace.external_id.copy()
+    ids[trace.correlation > 0] = ids[[trace.names[name] for name in trace.name.tolist()].index(named)]
 
-    table = table_of(replace(trace, external_id=named))
+    table = table_of(replace(trace, external_id=ids))
 
     assert by_name(table)["mm"].self_device_ms == 0.02
 
