@@ -31,7 +31,7 @@ from ipyprof.report.report import Report, Source
 from ipyprof.show.memory import failure_lines
 from ipyprof.show.output import Silent, Surface, write_page
 from ipyprof.show.perfetto import ORIGIN
-from ipyprof.trace.live import LiveRecord
+from ipyprof.trace.live import LiveRecord, WholeLoop
 from ipyprof.trace.model import Trace, no_events
 from ipyprof.trace.reader import read_trace
 from ipyprof.trace.writer import MOST_BYTES, KeptTrace, tensorboard_name, write_trace
@@ -133,6 +133,7 @@ class Run:
         self._kept_for_panel = False
         self._shown: Recording | None = None
         self._early: Recording | None = None  # its report was shown while the loop went on
+        self._whole: WholeLoop | None = None  # all steps of the cell, once it is over
         self._done = self._goes_on = False
         self._process = os.getpid()
         # The cell may change the working directory.
@@ -207,8 +208,9 @@ class Run:
 
     def live(self, recording: Recording) -> LiveRecord:
         """What was measured beside the trace, with the title and what the detector has to say."""
-        notes = self.detector.notes if self.detector is not None else ()
-        return structs.replace(recording.live, name=self.options.name, notes=(*recording.live.notes, *notes))
+        live, notes = recording.live, self.detector.notes if self.detector is not None else ()
+        loop = self._whole or live.loop
+        return structs.replace(live, name=self.options.name, notes=(*live.notes, *notes), loop=loop)
 
     def source(self, live: LiveRecord) -> Source:
         """Where the report's numbers come from."""
@@ -236,6 +238,7 @@ class Run:
                 self._tell_failure(error)
             try:
                 recording = session.finish(error)
+                self._whole = session.clock.result()
                 if self._early is None:
                     self.deliver(recording, early=False)
                 else:

@@ -303,8 +303,7 @@ class Session:
         with uninterrupted():
             self._release()
             self._notes.shielded(self.clock.stop)
-        result = self.result or self._without_trace()
-        return replace(result, live=structs.replace(result.live, loop=self._notes.shielded(self.clock.result)))
+        return self.result or self._without_trace()
 
     # -- at a mark --
 

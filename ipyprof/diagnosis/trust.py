@@ -24,7 +24,7 @@ from ipyprof.formatting import (
     time_text,
 )
 from ipyprof.trace.live import DeviceState
-from ipyprof.trace.reader import ENDS_EARLY, HOLES, REPAIRED
+from ipyprof.trace.reader import BROKEN, ENDS_EARLY, HOLES, REPAIRED
 
 
 def clocks(profile: Profile) -> tuple[str, str] | None:
@@ -161,7 +161,7 @@ def _clock(state: DeviceState) -> str:
 NAMED_STEPS = 8
 LEVELS = ("low", "medium", "high")
 _LEAVES = {"ok": "high", "warn": "medium", "fail": "low"}
-_UNCOUNTED = frozenset({ENDS_EARLY, HOLES})
+_UNCOUNTED = frozenset({BROKEN, ENDS_EARLY, HOLES})
 """Damage of which nobody knows how many events it took: one broken stretch may hold any number."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -12,7 +11,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from ipyprof.analysis.loop import Pace
 from ipyprof.analysis.profile import Profile, analyse
+from ipyprof.analysis.results import UnlikeSteps
 from ipyprof.diagnosis import causes
 from ipyprof.diagnosis.cause import Cause, Finding, Site, Verdict, Where
 from ipyprof.diagnosis.causes import CAUSES, cause_of
@@ -37,10 +38,13 @@ def profiled(body: Body, step_us: float | None, *, steps: int = 4, pause: float 
 
 
 def judge(body: Body, step_us: float | None, **known: Any) -> tuple[dict[str, Finding], Verdict]:
-    diagnosis = diagnose(profiled(body, step_us, **known))
-    findings, verdict = diagnosis.findings, diagnosis.verdict
-    assert len(verdict.headline.split()) <= MOST_WORDS
-    return {finding.cause: finding for finding in findings}, verdict
+    return judged(profiled(body, step_us, **known))
+
+
+def judged(profile: Profile) -> tuple[dict[str, Finding], Verdict]:
+    diagnosis = diagnose(profile)
+    assert len(diagnosis.verdict.headline.split()) <= MOST_WORDS, diagnosis.verdict.headline
+    return {finding.cause: finding for finding in diagnosis.findings}, diagnosis.verdict
 
 
 def tiny(machine: Machine) -> None:
@@ -145,8 +149,8 @@ def test_small_specific_cause_stays_behind_the_residual_one() -> None:
     assert verdict.cause == "launch_bound"
 
 
-def given(cause: str, recoverable_ms: float) -> SimpleNamespace:
-    """A cause's module that finds this much in a step of 1 ms, and changes nothing."""
+def given(cause: str, recoverable_ms: float) -> Cause:
+    """A cause that finds this much in a step of 1 ms, and changes nothing."""
     finding = Finding(
         cause=cause,
         status="found",
@@ -298,9 +302,8 @@ def test_ranks_are_not_said_to_be_one_process() -> None:
             machine.launch(900)
     machine.builder.metadata(distributedInfo={"rank": 0, "world_size": 4})
 
-    findings = diagnose(analyse(machine.trace(), live(SOURCE, 901))).findings
+    straggler = judged(analyse(machine.trace(), live(SOURCE, 901)))[0]["straggler"]
 
-    (straggler,) = (finding for finding in findings if finding.cause == "straggler")
     assert straggler.status == "unknown"
     assert "one file of several ranks" in straggler.evidence
 
@@ -356,14 +359,11 @@ def test_replay_that_does_not_fit_is_not_believed() -> None:
     profile = analyse(builder.trace(), live(SOURCE, 10_000, 10_000))
     assert (profile.fit_error or 0) > 0.03
 
-    diagnosis = diagnose(profile)
-
-    findings, verdict = diagnosis.findings, diagnosis.verdict
+    findings, verdict = judged(profile)
 
     assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
-    assert len(verdict.headline.split()) <= MOST_WORDS
-    assert "found" not in {finding.status for finding in findings}
-    loading = next(finding for finding in findings if finding.cause == "data_loading")
+    assert "found" not in {finding.status for finding in findings.values()}
+    loading = findings["data_loading"]
     assert loading.status == "unknown"
     assert loading.evidence.startswith("the replay misses the recording by 29 %")
 
@@ -381,13 +381,11 @@ def test_no_step_at_all() -> None:
     builder = TraceBuilder()
     builder.python("<module>", 0, 100)
 
-    diagnosis = diagnose(analyse(builder.trace()))
-
-    findings, verdict = diagnosis.findings, diagnosis.verdict
+    findings, verdict = judged(analyse(builder.trace()))
 
     assert (verdict.cause, verdict.recoverable_ms) == ("inconclusive", None)
     assert "no step was recorded" in verdict.headline
-    assert {finding.status for finding in findings} == {"unknown"}
+    assert {finding.status for finding in findings.values()} == {"unknown"}
 
 
 def test_launches_without_records_name_the_usual_reasons() -> None:
@@ -456,9 +454,13 @@ amounts = st.floats(min_value=1e-4, max_value=1e7, allow_nan=False)
     share=st.floats(min_value=0, max_value=0.999),
     line=st.one_of(st.none(), st.integers(1, 99_999)),
     count=st.floats(min_value=0, max_value=1e6),
+    period=st.one_of(st.none(), st.floats(1, 1e4)),
+    named=st.sampled_from(
+        ["evaluate", "the start of an epoch", "garbage collection", "something too short to be seen"]
+    ),
 )
 def test_headline_of_any_finding_has_at_most_25_words(
-    cause: str, step_ms: float, share: float, line: int | None, count: float
+    cause: str, step_ms: float, share: float, line: int | None, count: float, period: float | None, named: str
 ) -> None:
     where = Where(line=line)
     finding = Finding(
@@ -470,7 +472,13 @@ def test_headline_of_any_finding_has_at_most_25_words(
         where=where,
         sites=(Site(where=where, status="found", count=count, recoverable_ms=None),),
     )
-    sentence = cause_of(finding.cause).headline(replace(ANY, step_ns=step_ms * 1e6), finding)
+    profile = replace(ANY, step_ns=step_ms * 1e6)
+    if cause == "unlike_steps":  # its count is that of the loop
+        what = named if line is None else f"line {line}" if count < 2 else "evaluate"
+        each = UnlikeSteps(what=what, line=line, period=period, count=int(count), ms=step_ms * count)
+        pace = Pace(step_ns=step_ms * 1e6, typical_ns=0.0, wait_ns=None, unlike=(each,), steps=100, served=False)
+        profile = replace(profile, pace=pace)
+    sentence = cause_of(cause).headline(profile, finding)
 
     assert len(sentence.split()) <= MOST_WORDS, sentence
     assert sentence.endswith(".")
@@ -521,12 +529,10 @@ def test_any_program_gets_a_verdict_of_at_most_25_words(
                     machine.sync()
 
     profile = profiled(run, step_us, steps=steps)
-    diagnosis = diagnose(profile)
-    findings, verdict = diagnosis.findings, diagnosis.verdict
+    findings, verdict = judged(profile)
 
-    assert len(verdict.headline.split()) <= MOST_WORDS, verdict.headline
     assert verdict.cause in {"compute_bound", "inconclusive", *(cause.id for cause in CAUSES)}
-    for finding in findings:
+    for finding in findings.values():
         assert finding.status in ("found", "cleared", "unknown")
         assert finding.evidence
         if finding.recoverable_ms is not None and finding.predicted_step_ms is not None:
@@ -570,12 +576,10 @@ def test_step_without_length_is_no_verdict_and_no_error() -> None:
     builder.step(0, 10, 10)
     builder.step(1, 10, 10)
 
-    diagnosis = diagnose(analyse(builder.trace()))
-
-    findings, verdict = diagnosis.findings, diagnosis.verdict
+    findings, verdict = judged(analyse(builder.trace()))
 
     assert verdict.cause == "inconclusive"
-    assert {finding.status for finding in findings} == {"unknown"}
+    assert {finding.status for finding in findings.values()} == {"unknown"}
 
 
 def test_without_the_launches_of_most_work_nothing_is_claimed() -> None:
@@ -589,10 +593,8 @@ def test_without_the_launches_of_most_work_nothing_is_claimed() -> None:
             machine.builder.sync(machine.host, 8_000)
             machine.python(8_000)
 
-    diagnosis = diagnose(analyse(machine.trace()))
-
-    findings, verdict = diagnosis.findings, diagnosis.verdict
+    findings, verdict = judged(analyse(machine.trace()))
 
     assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
     assert "the launches of 99 % of the GPU's work are not in the file" in verdict.headline
-    assert not [finding for finding in findings if finding.status == "found"]
+    assert not [finding for finding in findings.values() if finding.status == "found"]

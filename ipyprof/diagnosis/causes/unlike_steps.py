@@ -9,9 +9,11 @@ from ipyprof.formatting import percent_short, plural, speedup_text, time_text
 
 EPOCH_START = "the start of an epoch"
 COLLECTION = "garbage collection"
+UNSEEN = "something too short to be seen"
 ADVICE = {
     EPOCH_START: "Keep the workers over the epochs: persistent_workers=True, and a dataset that is quick to send.",
-    COLLECTION: "Collect when it costs least: gc.freeze() before the loop, gc.disable() in it, gc.collect() between epochs.",
+    COLLECTION: "Collect when it costs least: gc.freeze() before the loop, gc.disable() in it, gc.collect() between "
+    "epochs.",
 }
 ELSE = (
     "Do it less often, or beside the loop: save and log from a thread, copy without waiting, evaluate on fewer batches."
@@ -51,7 +53,7 @@ class UnlikeSteps(Cause):
         )
 
     def headline(self, profile: Profile, finding: Finding) -> str:
-        """Such as ``Line 9 (evaluate) takes 184 ms in every 20th step: 9.2 of 13.8 ms (67 %); all typical, ...``"""
+        """Such as ``Line 9 (evaluate) takes 184 ms more in every 20th step: 9.2 of 13.8 ms (67 %); ...``"""
         step_ms, gained = (profile.loop_ns or 0.0) / NS_PER_MS, finding.recoverable_ms or 0.0
         main = profile.pace.unlike[0] if profile.pace is not None and profile.pace.unlike else None
         cost = f"{part_text(gained, step_ms)} ({percent_short(gained / step_ms if step_ms else None)})"
@@ -62,12 +64,16 @@ class UnlikeSteps(Cause):
 def _sentence(one: Kind) -> str:
     """Such as ``Line 9 (evaluate) takes 184 ms more in every 20th step``."""
     each = time_text(one.ms / max(one.count, 1))
-    named = one.what if one.line is None or one.what == f"line {one.line}" else f"line {one.line} ({one.what})"
+    if one.what == EPOCH_START and one.count > 1:
+        return f"Each of {plural(one.count, 'epoch start')} takes {each} more"
+    what = "something" if one.what == UNSEEN else one.what
+    named = what if one.line is None or what == f"line {one.line}" else f"line {one.line} ({what})"
     return f"{named[0].upper()}{named[1:]} takes {each} more {_when(one)}"
 
 
 def _told(one: Kind) -> str:
-    return f"{one.what}{'' if one.line is None or f'line {one.line}' in one.what else f', line {one.line}'}: {time_text(one.ms / max(one.count, 1))} {_when(one)}"
+    place = "" if one.line is None or one.what == f"line {one.line}" else f", line {one.line}"
+    return f"{one.what}{place}: {time_text(one.ms / max(one.count, 1))} {_when(one)}"
 
 
 def _when(one: Kind) -> str:
