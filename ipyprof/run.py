@@ -284,7 +284,8 @@ class Run:
                 self._shown, self.report = self._judge.report(self, recording)
                 recording, live = self._shown, self.live(self._shown)
                 history.remember(self.report)
-            self._keep_for_panel(recording, live)
+            if not self._goes_on:
+                self._keep_for_panel(recording, live)
             self.surface.show(self.report, goes_on=self._goes_on)
         except Exception as failure:
             text = " ".join(str(failure).split())
