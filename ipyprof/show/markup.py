@@ -34,7 +34,7 @@ def escape(text: Any) -> Markup:
     each gets an element of its own.
     """
     safe = attribute(text)
-    return Markup(_DELIMITER.sub(r"<span>\g<0></span>", safe)) if _DELIMITER.search(safe) else safe
+    return Markup(_DELIMITER.sub(r"<span>\g<0></span>", str(safe)))  # a Markup would escape the elements
 
 
 def attribute(text: Any) -> Markup:

@@ -75,7 +75,7 @@ def step_tables(report: Report, parts: Sequence[Part], culprit: Category | None)
         ("Beyond the typical step", [part for part in parts if not part.category.works and not part.category.waits]),
     )
     titles = (
-        Column(kind="name", look="width:auto;min-width:0"),
+        Column(kind="name", look="width:60%;min-width:0;max-width:none;white-space:normal"),
         Column(title="ms", width=9),
         Column(title="% of step", width=11),
         Column(kind="bar", width=24),
@@ -166,7 +166,7 @@ def operators_table(report: Report) -> Table:
     ranked = sorted((one for one in rows if _own(one, device) > 0), key=lambda one: -_own(one, device))
     if not ranked:
         missing = "No operator ran." if no_operator_ran(report) else f"Operators were {NOT_MEASURED}."
-        return Table(title="Top operators on the GPU" if device else "Top operators on the host", empty=missing)
+        return Table(title=f"Top operators on the {'GPU' if device else 'host'}", heading="Top operators", empty=missing)
     shown, notes = ranked[:TOP], []
     if any(one.amdahl_share is not None for one in shown):
         step_ms = report.steps.step_ms or math.inf
@@ -530,7 +530,7 @@ def checks_table(report: Report) -> Table:
     return Table(
         title="What was checked",
         more=check_summary(report),
-        heading=f"What was checked: {check_summary(report)}",
+        heading=f"What was checked: {check_summary(report)} (ms: gain, at most)",
         columns=(
             Column(title="result", kind="text", width=11, look="white-space:nowrap"),
             Column(title="cause", kind="text"),

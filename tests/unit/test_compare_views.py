@@ -8,10 +8,17 @@ import pytest
 from msgspec import structs
 
 from ipyprof.formatting import columns
-from ipyprof.report.comparison import Pair, compare_reports, interval_text, lessons, pair_arrow, ratio_text
-from ipyprof.report.report import Report
-from ipyprof.show.compare_html import comparison_page, render_comparison
-from ipyprof.show.compare_text import comparison_text
+from ipyprof.report.comparison import Pair, compare_reports
+from ipyprof.report.report import Report, Views
+from ipyprof.show.comparison import (
+    comparison_page,
+    comparison_text,
+    interval_text,
+    lessons,
+    pair_arrow,
+    ratio_text,
+    render_comparison,
+)
 from tests.sample_comparisons import fast, slow, timed
 from tests.sample_reports import SAMPLES, cpu_only, healthy, sync
 from tests.unit.test_report_html import Outline
@@ -86,7 +93,9 @@ def test_card_is_safe_for_untrusted_notebooks(before: str, after: str) -> None:
     # then nothing of them is markup: only our own elements and attributes are there, all closed
     seen = Outline(card)
     assert seen.open == []
-    assert seen.tags <= {"div", "span", "b", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"}
+    assert seen.tags <= {
+        "div", "span", "b", "h3", "h4", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"
+    }  # fmt: skip
     assert seen.attributes <= {"style", "title", "align", "colspan", "src", "alt", "width"}
     assert all(source.startswith("data:image/png;base64,") for source in seen.sources)
     assert "\x00" not in card
@@ -134,7 +143,7 @@ def test_a_loop_that_waits_for_the_host_may_be_the_machine() -> None:
 
 def test_host_times_are_called_recorded() -> None:
     # given two runs without a GPU of which one has no recorded steps
-    quiet = structs.replace(cpu_only(), views={})
+    quiet = structs.replace(cpu_only(), views=Views())
     first = structs.replace(cpu_only().operators[0], self_host_ms=9.0)
     found = compare_reports(quiet, structs.replace(quiet, operators=(first,)))
     # when shown, then both say that the times are recorded, and how many operators could not be judged
