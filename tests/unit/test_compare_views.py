@@ -71,7 +71,7 @@ def test_card_says_what_the_text_says() -> None:
     assert "257 → 31.6 ms" in told and "249 → 2,025 img/s" in told and "5.9 → 48 %" in told
     assert "now holding it back launches" in told
     assert "throughput 249 img/s 2,025 img/s 8.1×" in told
-    assert "Faster : every step after the change was faster than every step before it" in told
+    assert "Faster: every step after the change was faster than every step before it" in told
     assert "The GPU computes as long as before: the gain is waiting that is gone." in told
     assert card.count("<img ") == 2
     assert card.count('alt="Step of ') == 2

@@ -347,4 +347,4 @@ def test_holders_are_words_and_names_are_code() -> None:
     assert memory is not None
     holders = (Holder(name="weights", bytes=9, line=4), Holder(name="activations of line 5", bytes=8, line=5))
     text = Outline(render_html(structs.replace(sync(), memory=structs.replace(memory, holders=holders)))).text
-    assert "At the peak: weights (line 4): 9 bytes · activations of line 5: 8 bytes." in text
+    assert "At the peak: weights (line 4) 9 bytes · activations of line 5 8 bytes." in text

@@ -41,8 +41,8 @@ def test_text_names_the_late_rank_and_lists_the_parts(small: Report) -> None:
     text = " ".join(render_text(small).split())
 
     assert "4 ranks, 3 steps compared: rank 2 is late by 31.0 ms on 3 of 3 steps: its loader takes 33.0 ms" in text
-    assert "! 2 +31.00 38.00 0.30 33.00" in text
-    assert "* 0 −31.00" not in text  # two of the three others are as early as rank 0: it is not late, and not early
+    assert "! rank 2 +31.00 38.00 0.30 33.00" in text
+    assert "rank 0 (shown) +0.00 38.00 31.30 2.00" in text  # two others are as early: it is not late, and not early
     assert "Traces kept: rank 0 (first)." in text
 
 

@@ -179,7 +179,7 @@ def test_other_tabs_are_drawn_when_they_are_opened() -> None:
 
 def test_the_memory_cursor_tells_what_is_allocated() -> None:
     # given the heartbeat, when the cursor moves to the peak
-    slider, shown = opened(sync(), "Memory").children
+    slider, shown = opened(sync(), "Memory").children[0].children
     slider.value = 8.325
     # then step, size and share of the peak are told
     assert "step 2" in words_of(shown.value)
@@ -189,7 +189,7 @@ def test_the_memory_cursor_tells_what_is_allocated() -> None:
 
 def test_the_memory_cursor_shrinks_with_its_picture() -> None:
     # given a narrow page, on which the picture is smaller, when the cursor stands at the end, then in its percent
-    slider, shown = opened(sync(), "Memory").children
+    slider, shown = opened(sync(), "Memory").children[0].children
     slider.value = slider.max
     assert "left:98.86%" in shown.value  # 692 of 700 pixels
     assert "max-width:100%" in shown.value
