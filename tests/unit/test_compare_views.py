@@ -42,7 +42,7 @@ def test_text_has_the_answer_first_and_all_rows() -> None:
     assert "Data loading 225.4 · −225.4 vanished" in rows
     assert "aten::copy_ 5.93 1.06 −4.87" in rows
     assert "throughput 249 img/s 2,025 img/s 8.1×" in rows
-    assert "21 operators with no significant change" in rows
+    assert "21 operators with no significant change." in rows
     assert "+ for x, y in fast_loader:" in rows
 
 
