@@ -277,7 +277,7 @@ def _moved_columns(name: str) -> tuple[Column, ...]:
     return (
         Column(title=name, kind="name", look="width:45%"),
         *numbers,
-        Column(kind="text", width=22, look="width:150px"),
+        Column(kind="text", width=23, least=76, look="width:150px"),
     )
 
 

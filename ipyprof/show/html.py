@@ -152,7 +152,7 @@ def render_page(report: Report) -> str:
 
 def whole_page(headline: str, content: str) -> str:
     """An HTML document around ``content``, which is HTML; it follows the reader's dark or light setting."""
-    return render("page.html", headline=headline, content=Markup(content))
+    return render("page.html", headline=headline, content=Markup(content)) + "\n"
 
 
 def bundle(report: Report) -> dict[str, str]:

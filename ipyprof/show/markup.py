@@ -33,9 +33,8 @@ def escape(text: Any) -> Markup:
     JupyterLab typesets what stands between two ``$`` or behind a backslash; it looks for them in one run of text, so
     each gets an element of its own.
     """
-    # Before Python 3.12 ``sub`` joins with the text's own type, and Markup would escape the elements.
-    safe = str(attribute(text))
-    return Markup(_DELIMITER.sub(r"<span>\g<0></span>", safe))
+    safe = attribute(text)
+    return Markup(_DELIMITER.sub(r"<span>\g<0></span>", str(safe)))  # a Markup would escape the elements
 
 
 def attribute(text: Any) -> Markup:

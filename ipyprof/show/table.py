@@ -89,11 +89,11 @@ class Table:
 
     def text(self, width: int) -> list[str]:
         """Lines of at most ``width`` columns: the head, then one for each row; ``!`` marks what the verdict names."""
-        heading = self.heading or self.title
+        heading = (self.heading or self.title).strip()
         if not self.rows:
             return wrapped(f"{heading}: {self.empty}" if heading else self.empty, width) if self.empty else []
         if self.top:
-            return [*([heading] if heading else []), *self._wrapped_rows(width)]
+            return [*wrapped(heading, width), *self._wrapped_rows(width)]
         shown = [column for column in self.columns if column.kind == "name" or (column.width and width >= column.least)]
         room = min(width - _MARK - sum(column.width for column in shown if column.kind != "name"), self.most)
         names = next((at for at, column in enumerate(shown) if column.kind == "name"), 0)
@@ -105,7 +105,7 @@ class Table:
             for column in shown:
                 cell = texts.get(id(column), Cell())
                 if column.kind == "name":
-                    indent = " " * (2 * cell.indent + (names > 0))
+                    indent = " " * (2 * cell.indent + (names > 0) + 2 * (cell.fill is not None))
                     lines[-1] += padded(indent + printable(cell.text.expandtabs(4)), room)
                 else:
                     lines[-1] += _aligned(cell.text, column, cell.bar or 0.0)

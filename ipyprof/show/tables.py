@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ipyprof.analysis.results import Holder, Kernel, Line, Operator, ScopeRow
 from ipyprof.analysis.scopes import MODULE_CLASS, PHASE, RANGE
 from ipyprof.formatting import (
+    GLUE,
     NOT_MEASURED,
     columns,
     count_cell,
@@ -75,7 +76,7 @@ def step_tables(report: Report, parts: Sequence[Part], culprit: Category | None)
         ("Beyond the typical step", [part for part in parts if not part.category.works and not part.category.waits]),
     )
     titles = (
-        Column(kind="name", look="width:auto;max-width:none"),
+        Column(kind="name", look="width:60%;min-width:0;max-width:none;white-space:normal"),
         Column(title="ms", width=9),
         Column(title="% of step", width=11),
         Column(kind="bar", width=24),
@@ -166,7 +167,9 @@ def operators_table(report: Report) -> Table:
     ranked = sorted((one for one in rows if _own(one, device) > 0), key=lambda one: -_own(one, device))
     if not ranked:
         missing = "No operator ran." if no_operator_ran(report) else f"Operators were {NOT_MEASURED}."
-        return Table(title="Top operators on the GPU" if device else "Top operators on the host", empty=missing)
+        return Table(
+            title=f"Top operators on the {'GPU' if device else 'host'}", heading="Top operators", empty=missing
+        )
     shown, notes = ranked[:TOP], []
     if any(one.amdahl_share is not None for one in shown):
         step_ms = report.steps.step_ms or math.inf
@@ -216,7 +219,7 @@ def work_table(
     longest = max(_own(one, device) for one in rows) or 1.0
     bounds, cores = _judged_columns(shown) if device else (False, False)
     free = device and not host and any(one.amdahl_share is not None for one in shown)
-    inner = host and any(one.total_ms is not None for one in rows)
+    inner = host and any(one.path and one.total_ms is not None for one in every)
     titles = [
         Column(width=3, look="width:18px"),
         Column(title="operator" if not host else "", kind="name", width=1),
@@ -286,7 +289,7 @@ def _own(one: Work, device: bool) -> float:
 
 
 def _mark(marks: dict[str, str], word: str) -> Cell:
-    return Cell(f"{marks[word]} {word}") if word in marks else Cell("n/a" if word == "n/a" else "?", faint=True)
+    return Cell(f"{marks[word]}{GLUE}{word}") if word in marks else Cell("n/a" if word == "n/a" else "?", faint=True)
 
 
 def _path_cell(path: tuple[str, ...]) -> Cell:
@@ -530,7 +533,7 @@ def checks_table(report: Report) -> Table:
     return Table(
         title="What was checked",
         more=check_summary(report),
-        heading=f"What was checked: {check_summary(report)}",
+        heading=f"What was checked: {check_summary(report)} (ms: gain, at most)",
         columns=(
             Column(title="result", kind="text", width=11, look="white-space:nowrap"),
             Column(title="cause", kind="text"),

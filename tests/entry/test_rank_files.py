@@ -270,7 +270,7 @@ def test_report_of_ranks_survives_json_and_is_drawn(tmp_path: Path) -> None:
     assert again.ranks == report.ranks
     text = render_text(again)
     assert "4 ranks, 3 steps compared" in text
-    assert "!      2       +30.00" in text
+    assert "! rank 2 (shown) +30.00" in " ".join(text.split())
 
 
 def test_command_line_shows_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

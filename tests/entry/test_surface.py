@@ -48,9 +48,9 @@ def test_place_follows_the_shell(shell: Any, quiet: bool, kind: type) -> None:
 
 
 def test_notebook_updates_one_escaped_status_line(shell: InteractiveShell) -> None:
-    # given a notebook's surface
-    surface = Notebook(panel=False)
     with capture_output() as captured:
+        # given a notebook's surface
+        surface = Notebook(panel=False)
         # when the status changes and ends
         surface.status("recording <3> steps")
         surface.end("done & over")

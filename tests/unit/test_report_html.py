@@ -9,9 +9,11 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from ipyprof.report.report import Holder, Line, Report
+from ipyprof.analysis.results import Holder, Line
+from ipyprof.report.report import Report
 from ipyprof.show.html import bundle, render_html, render_page
-from ipyprof.show.markup import code_name
+from ipyprof.show.markup import table_html
+from ipyprof.show.table import Column, Row, Table, name_cell
 from tests.golden_files import assert_golden, without_pictures
 from tests.sample_reports import (
     SAMPLES,
@@ -74,7 +76,7 @@ def test_only_what_untrusted_notebooks_keep(name: str) -> None:
     outline = Outline(render_html(SAMPLES[name]()))
     # then there is no script, style element, SVG, link or handler, and every element is closed
     assert outline.tags <= {
-        "div", "span", "b", "br", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"
+        "div", "span", "b", "br", "h3", "h4", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"
     }  # fmt: skip
     assert outline.attributes <= {"style", "title", "align", "colspan", "src", "alt", "width"}
     assert outline.open == []
@@ -113,7 +115,8 @@ def test_nothing_is_typeset_as_mathematics() -> None:
     assert [run for run in runs if run.count("$") + run.count("\\") > 1] == []
     # and it is read as it was written, in attributes too
     assert r"a $x_1$ and \(y\) end" in Outline(page).text
-    assert 'title="a$b' in code_name("a$b" + "c" * 90, 20)
+    named = Table(columns=(Column(kind="name"),), rows=(Row((name_cell("a$b" + "c" * 90, 20),)),))
+    assert 'title="a$b' in table_html(named)
 
 
 def test_hostile_names_stay_text() -> None:
@@ -344,4 +347,4 @@ def test_holders_are_words_and_names_are_code() -> None:
     assert memory is not None
     holders = (Holder(name="weights", bytes=9, line=4), Holder(name="activations of line 5", bytes=8, line=5))
     text = Outline(render_html(structs.replace(sync(), memory=structs.replace(memory, holders=holders)))).text
-    assert "At the peak: weights (line 4): 9 bytes · activations of line 5: 8 bytes." in text
+    assert "At the peak: weights (line 4) 9 bytes · activations of line 5 8 bytes." in text

@@ -9,9 +9,9 @@ from msgspec import structs
 
 from ipyprof.ranks.judge import judge
 from ipyprof.ranks.summary import RankSummary
-from ipyprof.report.report import Report, plain_values
+from ipyprof.report.report import Report
 from ipyprof.show.html import render_html
-from ipyprof.show.ranks import chosen_rows, lane_view
+from ipyprof.show.ranks import chosen_rows
 from ipyprof.show.text import render_text
 from tests import sample_reports
 from tests.simulated_ranks import MS, Job, large_job, simulate
@@ -41,8 +41,8 @@ def test_text_names_the_late_rank_and_lists_the_parts(small: Report) -> None:
     text = " ".join(render_text(small).split())
 
     assert "4 ranks, 3 steps compared: rank 2 is late by 31.0 ms on 3 of 3 steps: its loader takes 33.0 ms" in text
-    assert "! 2 +31.00 38.00 0.30 33.00" in text
-    assert "* 0 −31.00" not in text  # two of the three others are as early as rank 0: it is not late, and not early
+    assert "! rank 2 +31.00 38.00 0.30 33.00" in text
+    assert "rank 0 (shown) +0.00 38.00 31.30 2.00" in text  # two others are as early: it is not late, and not early
     assert "Traces kept: rank 0 (first)." in text
 
 
@@ -72,14 +72,13 @@ def test_parts_of_a_rank_add_up_to_its_step(small: Report) -> None:
 def test_a_thousand_ranks_stay_small(large: Report) -> None:
     """Twelve of them are drawn: the latest, the shown one, the first and the last; the others are counted."""
     assert large.ranks is not None
-    rows = [one["rank"] for one in chosen_rows(plain_values(large.ranks))]
+    rows = [one.rank for one in chosen_rows(large.ranks)]
 
     assert len(rows) == 12
     assert {0, 341, 640, 1022} <= set(rows)
     assert "1,009 ranks more" in render_text(large)
     assert len(render_html(large)) < LIMIT
-    lanes = lane_view(plain_values(large.ranks))
-    assert lanes is not None and len(lanes["lanes"]) <= 8
+    assert len(large.ranks.lanes) <= 8
     assert len(json.dumps(large.to_dict()["ranks"])) < 2_000_000
 
 

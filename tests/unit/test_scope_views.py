@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ from msgspec import structs
 
 from ipyprof.analysis import scopes
 from ipyprof.analysis.profile import analyse
-from ipyprof.analysis.scopes import ScopeRow
+from ipyprof.analysis.results import ScopeRow
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.report.build import build_report
 from ipyprof.report.report import Report, Source
 from ipyprof.show.html import render_html
-from ipyprof.show.panel import group_names, group_rows, rows_table, selected
-from ipyprof.show.tables import scopes_section, summary
+from ipyprof.show.markup import table_html
+from ipyprof.show.panel import group_names, group_rows, selected
+from ipyprof.show.tables import Work, scope_summary, scope_tables, work_table
 from ipyprof.show.text import render_text
 from tests.machine import Machine
 from tests.sample_reports import sync, with_views
@@ -51,6 +53,10 @@ def training(*ranges: str, modules: tuple[str, ...] = ()) -> Machine:
             machine.builder.annotation("Optimizer.step#SGD.step", begin, machine.host)
             machine.sync()
     return machine
+
+
+def rows_table(rows: Sequence[Work], every: Sequence[Work], *, name: str, limit: int) -> str:
+    return table_html(work_table(rows, every, title=name, more="", limit=limit, host=True))
 
 
 def with_groups(**groups: list[dict[str, Any]]) -> Report:
@@ -93,24 +99,27 @@ def test_the_dashboard_folds_the_model_and_says_the_shares() -> None:
     report = built(training("attention"))
     page = render_html(report)
     # then one folded line has the shares of the phases, and how to have modules is inside
-    assert summary(report) == "GPU time: forward 24 %, backward 73 %, optimizer 2 %"
-    assert f'Where in the model&nbsp; <span style="opacity:.72">{summary(report)}' in page
+    assert scope_summary(report) == "GPU time: forward 24 %, backward 73 %, optimizer 2 %"
+    assert f'Where in the model&nbsp; <span style="opacity:.72">{scope_summary(report)}' in page
     assert "modules by name: record with" in page and "--stack" in page
     assert "record_function" not in page.split("Where in the model")[1].split("</details>")[0]
 
 
 def test_no_section_without_groups() -> None:
     # given a report of an older file, when it is drawn, then nothing is said of the model
-    assert scopes_section(sync()) == ""
+    assert scope_tables(sync()) == []
     assert "Where in the model" not in render_html(sync()) + render_text(sync())
 
 
 def test_the_text_has_phases_and_the_largest_ranges() -> None:
     # given phases and nested ranges, when the text is written, then inner ranges are indented below their own
     text = render_text(built(training("outer", "inner")))
-    lines = [line.split() for line in text.split("Where in the model")[1].splitlines()[1:7]]
-    assert lines[:3] == [["forward", "0.10", "24.4"], ["backward", "0.30", "73.2"], ["optimizer", "0.01", "2.4"]]
-    assert lines[3:] == [["by", "range"], ["outer", "0.40", "97.6"], ["inner", "0.40", "97.6"]]
+    phases, ranges = (
+        [line.split() for line in text.split(f"{title} ")[1].splitlines()[1:]] for title in ("Phases", "Ranges")
+    )
+    assert phases[:3] == [["forward", "0.10", "24.4"], ["backward", "0.30", "73.2"], ["optimizer", "0.01", "2.4"]]
+    assert ranges[:2] == [["outer", "0.40", "97.6"], ["inner", "0.40", "97.6"]]
+    assert "\n    inner" in text
 
 
 def test_a_long_path_keeps_its_end_and_is_found_by_every_name_in_it() -> None:
@@ -118,7 +127,7 @@ def test_a_long_path_keeps_its_end_and_is_found_by_every_name_in_it() -> None:
     report = with_groups(module=[group_row("Linear_7", 2.0, "VeryLongNameOfAModel_0", "Encoder_0", "Attention_3")])
     rows = group_rows(report, "module")
     # when it is filtered by the model's name and drawn
-    shown = rows_table(selected(rows, "verylong linear", "device time"), rows, name="module", clock="one step", limit=5)
+    shown = rows_table(selected(rows, "verylong linear", "device time"), rows, name="module", limit=5)
     # then the end of the path is there, the whole of it on hover
     assert "… › Encoder_0 › Attention_3 › Linear_7" in shown
     assert 'title="VeryLongNameOfAModel_0 › Encoder_0 › Attention_3 › Linear_7"' in shown
@@ -127,15 +136,15 @@ def test_a_long_path_keeps_its_end_and_is_found_by_every_name_in_it() -> None:
 
 def test_only_nested_groups_have_a_column_for_what_is_inside() -> None:
     rows = group_rows(with_groups(phase=[group_row("forward", 1.0)]), "phase")
-    assert "with inner" not in rows_table(rows, rows, name="phase", clock="one step", limit=5)
+    assert "with inner" not in rows_table(rows, rows, name="phase", limit=5)
 
 
 def test_names_of_ranges_are_text() -> None:
     # given a range whose name is markup, when section and panel are drawn, then it is escaped
     report = with_groups(range=[group_row("<img src=x>", 1.0), group_row("$x_1$ 前向", 1.0, "<img src=x>")])
     rows = group_rows(report, "range")
-    page = scopes_section(report) + rows_table(rows, rows, name="range", clock="one step", limit=5)
-    assert "<img" not in page and "&lt;img src=x&gt;" in page
+    page = render_html(report) + rows_table(rows, rows, name="range", limit=5)
+    assert "<img src=x" not in page and "&lt;img src=x&gt;" in page
     assert "前向" in page
 
 
