@@ -15,8 +15,8 @@ from ipyprof.show.comparison import comparison_text, render_comparison
 from ipyprof.show.html import render_html
 from ipyprof.show.panel import build_panel, close_panel
 from ipyprof.show.text import render_text
-from tests.sample_reports import starvation
 from tests.outline import Outline
+from tests.sample_reports import starvation
 
 NAMES = {
     "chinese": "前向传播",
