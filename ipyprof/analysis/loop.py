@@ -2,8 +2,8 @@
 
 A step's time is what the host took from mark to mark. It is told apart into the wait for batches and the rest. Where
 the loop waits for its loader the typical step is the mean of both, for workers that make four batches at once let one
-step of four wait; elsewhere it is what the device's clock gives. Steps that a queue served which filled in a pause of ours are not the loop's
-pace: there the rate at which workers made batches while all of them were busy is.
+step of four wait; elsewhere it is what the device's clock gives. Steps that a queue served which filled in a pause of
+ours are not the loop's pace: there the rate at which workers made batches while all of them were busy is.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def pace_of(live: LiveRecord | None, timed_ns: float | None) -> Pace | None:
     beyond = np.where(starts, np.maximum(waits - max(usual, wait or 0.0), 0.0), 0.0)
     extra = np.where(late, np.maximum(rest - base, 0.0), 0.0) + beyond
     more = float(extra.sum()) / len(steps)
-    if more and not paced:
+    if more and not served:
         # All steps together hold what the host was ahead by; a queue that was empty at first only makes them shorter.
         together = float(ns.mean()) - typical
         more = min(more, together) if together > 0 else 0.0

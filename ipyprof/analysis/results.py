@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-# A saved report comes from anywhere: a number that cannot have been measured (not finite, beyond any counter) is refused.
+# A saved report comes from anywhere: a number that no counter could have given, or that is not finite, is refused.
 Ms = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 Number = Annotated[float, msgspec.Meta(ge=-1e19, le=1e19)]
 Bytes = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

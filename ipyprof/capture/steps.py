@@ -434,7 +434,7 @@ class StepDetector:
             self._watch.on_step = self._watch.on_batch = instead
 
     def _only_time(self, line: int) -> None:
-        """All is recorded: the steps of the chosen loop are timed until the cell ends, and nothing else is looked at."""
+        """All is recorded: the steps of the chosen loop are timed until the cell ends; nothing else is looked at."""
         self._leave_watching(_ignore)
         mark = self._session.mark
 

@@ -220,8 +220,8 @@ def _too_little(profile: Profile, findings: list[Finding]) -> str:
 _LOOK = "Look at the breakdown and the lines below; record more steps (--active 10) or a longer loop."
 _CUT = "Copy or export the file again. The numbers below are of the part that is there, and lack the rest."
 _SILENT = (
-    "Usual reasons: no permission for GPU performance counters (NVreg_RestrictProfilingToAdminUsers=0, or CAP_SYS_ADMIN "
-    "in a container), a CUPTI that does not match the driver, an unsupported platform (WSL)."
+    "Usual reasons: no permission for GPU performance counters (NVreg_RestrictProfilingToAdminUsers=0, or "
+    "CAP_SYS_ADMIN in a container), a CUPTI that does not match the driver, an unsupported platform (WSL)."
 )
 
 

@@ -108,7 +108,7 @@ class Views(Record, frozen=True):
     without: Without | None = None
     per_step: tuple[RecordedStep, ...] = ()
     timeline: Timeline | None = None
-    groups: dict[str, tuple[ScopeRow, ...]] = {}
+    groups: dict[str, tuple[ScopeRow, ...]] = {}  # noqa: RUF012 (msgspec copies it)
     device_state: DeviceState | None = None
 
 
@@ -200,7 +200,7 @@ class Ranks(Record, frozen=True):
     step_ms: Ms | None = None
     collectives: tuple[CollectiveCost, ...] = ()
     entries: tuple[Entry, ...] = ()
-    lanes: dict[str, tuple[tuple[Ms, Ms], ...]] = {}
+    lanes: dict[str, tuple[tuple[Ms, Ms], ...]] = {}  # noqa: RUF012 (msgspec copies it)
 
 
 class Report(Record, frozen=True):

@@ -63,13 +63,13 @@ def test_top_level_keys_are_those_of_the_contract() -> None:
         ),
         (
             "steps",
-            "count how step_ms typical_step_ms profiled_step_ms overhead per_step_ms profiled_per_step_ms throughput baseline cycle "
-            "alternatives",
+            "count how step_ms typical_step_ms profiled_step_ms overhead per_step_ms profiled_per_step_ms throughput "
+            "baseline cycle alternatives",
         ),
         (
             "verdict",
-            "cause headline advice change bound recoverable_ms predicted_step_ms speedup_bound speedup_range confidence reasons next "
-            "next_ms next_text",
+            "cause headline advice change bound recoverable_ms predicted_step_ms speedup_bound speedup_range "
+            "confidence reasons next next_ms next_text",
         ),
     ],
 )
@@ -91,7 +91,8 @@ def test_nested_keys_are_those_of_the_contract(part: str, keys: str) -> None:
         ("trust", "check status text"),
         (
             "findings",
-            "cause status recoverable_ms predicted_step_ms speedup_bound speedup_range where sites evidence advice change",
+            "cause status recoverable_ms predicted_step_ms speedup_bound speedup_range where sites evidence advice "
+            "change",
         ),
     ],
 )

@@ -39,16 +39,16 @@ class LaunchBound(Cause):
         between_ns = float(np.median(np.diff(begun))) if len(begun) > 1 else 0.0
         line = top_line(program.call_line[launches], np.ones(int(launches.sum())))
         evidence = (
-            f"{plural(round(per_step), 'launch')} in a step, one every {time_text(between_ns / 1e6)}; the median kernel "
-            f"runs {time_text(kernel_ns / 1e6)}"
+            f"{plural(round(per_step), 'launch')} in a step, one every {time_text(between_ns / 1e6)}; the median "
+            f"kernel runs {time_text(kernel_ns / 1e6)}"
         )
         return self.judged(
             profile,
             gain,
             evidence=evidence,
             cleared=f"{evidence}; one launch for all recovers {percent_short(gain.share)} of the step",
-            advice="Launch less often: torch.compile(mode='reduce-overhead') or a CUDA graph, a fused optimizer, larger "
-            "batches if memory and the task allow.",
+            advice="Launch less often: torch.compile(mode='reduce-overhead') or a CUDA graph, a fused optimizer, "
+            "larger batches if memory and the task allow.",
             where=Where(line=line),
         )
 
@@ -66,8 +66,8 @@ class LaunchBound(Cause):
         launches = np.flatnonzero(program.act == Act.LAUNCH)
         after = np.searchsorted(launches, first)
         own[launches[after[after < len(launches)]]] = thresholds.GRAPH_LAUNCH_NS
-        # Nodes of a graph follow each other without a pause (280 kernels of 0.98 us in 0.265 ms on an H200). Pauses of a
-        # busy stream that make up much of a step of few kernels are something else.
+        # Nodes of a graph follow each other without a pause (280 kernels of 0.98 us in 0.265 ms on an H200). Pauses of
+        # a busy stream that make up much of a step of few kernels are something else.
         follows = (program.depends < 0) & (program.idle | many_launches(program))
         return replace(
             program,

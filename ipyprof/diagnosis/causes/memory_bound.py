@@ -55,8 +55,9 @@ class MemoryBound(Cause):
         moved = sum(chain.bytes for chain in found) / steps
         worst, _, count = ranked[0]
         evidence = (
-            f"kernels that only move bytes move {size_text(moved)} in {time_text(spent)} of a step; with each input read "
-            f"once and each output written once, {time_text(fused)}; most by {_named(worst)} ({count:.0f} × per step)"
+            f"kernels that only move bytes move {size_text(moved)} in {time_text(spent)} of a step; with each input "
+            f"read once and each output written once, {time_text(fused)}; most by {_named(worst)} "
+            f"({count:.0f} × per step)"
         )
         chosen = np.zeros(len(profile.trace), bool)
         chosen[np.concatenate([chain.records for chain in found])] = True

@@ -60,8 +60,8 @@ class MisalignedShapes(Cause):
         narrow = "; its kernel loads one or two elements at a time" if any(map(loads_unaligned, first.kernels)) else ""
         sizes = " and ".join(_padded_text(size, first.unit) for size in worst.sizes)
         evidence = (
-            f"{first.name} with size {' and '.join(map(str, worst.sizes))} reaches {percent_short(first.reached)} of its "
-            f"ceiling{narrow}; such products take {time_text(spent / NS_PER_MS)} of a step; padding costs "
+            f"{first.name} with size {' and '.join(map(str, worst.sizes))} reaches {percent_short(first.reached)} of "
+            f"its ceiling{narrow}; such products take {time_text(spent / NS_PER_MS)} of a step; padding costs "
             f"{percent_short(cost)} more operations"
         )
         return self.judged(

@@ -63,14 +63,15 @@ class TensorCores(Cause):
         spent_ns = sum(group.device_ns for group in groups) / profile.operators.steps
         flops = sum(group.work.flops * group.calls for group in groups if group.work is not None)
         rate = flops / sum(group.device_ns for group in groups) / 1e3
+        per_ms = profile.operators.steps * NS_PER_MS
         least = [
-            f"{time_text(_least_ns(groups, unit, ceilings) / profile.operators.steps / NS_PER_MS)} in {FULL_NAMES[unit]}"
+            f"{time_text(_least_ns(groups, unit, ceilings) / per_ms)} in {FULL_NAMES[unit]}"
             for unit in ("tf32", slow.target)
             if unit in ceilings.reachable_flops
         ]
         evidence = (
-            f"float32 products take {time_text(spent_ns / NS_PER_MS)} of a step at {rate:.0f} TFLOP/s in kernels without "
-            f"Tensor Cores ({groups[0].kernels[0][:60]}); they need at least {' or '.join(least)}"
+            f"float32 products take {time_text(spent_ns / NS_PER_MS)} of a step at {rate:.0f} TFLOP/s in kernels "
+            f"without Tensor Cores ({groups[0].kernels[0][:60]}); they need at least {' or '.join(least)}"
         )
         return self.judged(
             profile,
