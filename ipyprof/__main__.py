@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ipyprof import __version__, api, files
+from ipyprof import __version__, files
 from ipyprof.errors import IpyprofError, OptionError
+from ipyprof.files import check_target, write_text
+from ipyprof.saved import compare, load_all
+from ipyprof.show.output import write_page
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,11 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("files", nargs="+", metavar="FILE", help="a trace (.json or .json.gz), or the JSON of reports")
     report.add_argument("--json", action="store_true", help="print JSON; a list where there are several files")
     report.add_argument("--html", type=Path, metavar="FILE", help="write the dashboard to this file")
-    compare = commands.add_parser("compare", help="two runs side by side: what changed, and whether it is real")
+    comparison = commands.add_parser("compare", help="two runs side by side: what changed, and whether it is real")
     for name in ("before", "after"):
-        compare.add_argument(name, metavar=name.upper(), help="a trace (.json or .json.gz), or the JSON of a report")
-    compare.add_argument("--json", action="store_true", help="print JSON")
-    compare.add_argument("--html", type=Path, metavar="FILE", help="write the card to this file")
+        comparison.add_argument(name, metavar=name.upper(), help="a trace (.json or .json.gz), or the JSON of a report")
+    comparison.add_argument("--json", action="store_true", help="print JSON")
+    comparison.add_argument("--html", type=Path, metavar="FILE", help="write the card to this file")
     return parser
 
 
@@ -73,7 +76,6 @@ def _demo() -> int:
 
 
 def _report(paths: Sequence[str], *, as_json: bool, page: Path | None) -> int:
-    from ipyprof.run import check_target, write_page
     from ipyprof.show.text import render_text
 
     if page is not None:
@@ -82,7 +84,7 @@ def _report(paths: Sequence[str], *, as_json: bool, page: Path | None) -> int:
         if files.same_file(page, Path(paths[0]).expanduser()):
             raise OptionError(f"--html {page}", "that is the file to read", "give another name")
         check_target("html", page)
-    loaded = [(path, api.load_all(path)) for path in paths]
+    loaded = [(path, load_all(path)) for path in paths]
     reports = [report for _, some in loaded for report in some]
     if page is not None and len(reports) > 1:
         raise OptionError(f"--html with {len(reports)} reports", "a page shows one report", "give a file of one")
@@ -103,15 +105,13 @@ def _report(paths: Sequence[str], *, as_json: bool, page: Path | None) -> int:
 
 
 def _compare(before: str, after: str, *, as_json: bool, page: Path | None) -> int:
-    from ipyprof.run import check_target, write_text
-    from ipyprof.show.compare_html import comparison_page
-    from ipyprof.show.compare_text import comparison_text
+    from ipyprof.show.comparison import comparison_page, comparison_text
 
     if page is not None:
         if any(files.same_file(page, Path(path).expanduser()) for path in (before, after)):
             raise OptionError(f"--html {page}", "that is a file to read", "give another name")
         check_target("html", page)
-    found = api.compare(before, after)
+    found = compare(before, after)
     if page is not None:
         write_text(comparison_page(found), page)
     if as_json:

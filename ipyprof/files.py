@@ -10,8 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from ipyprof.errors import OptionError
+
 _HEAD_BYTES = 1 << 16
 _CREATE = "create it or give another one"
+_OWN_MARKS = {"html": (b"<!DOCTYPE html", b"<html"), "trace": (b'"traceEvents"', b"\x1f\x8b")}
 
 
 def obstacle(target: Path) -> tuple[str, str] | None:
@@ -30,6 +33,20 @@ def obstacle(target: Path) -> tuple[str, str] | None:
     if not stat.S_ISREG(mode):
         return "that is no regular file", "give the name of a file"
     return None
+
+
+def check_target(name: str, target: Path) -> None:
+    """The file of the option ``name`` can be written, and would replace nothing but an earlier one of its kind.
+
+    Raises:
+        OptionError: a folder is missing, or what is there is something else.
+    """
+    found = obstacle(target)
+    # A page or trace of an earlier run is replaced; a file of another kind was named by mistake.
+    if found is None and name in _OWN_MARKS and holds_other(target, _OWN_MARKS[name]):
+        found = f"that file is there and is no {name} file", "give another name, or remove it first"
+    if found is not None:
+        raise OptionError(f"--{name} {target}", *found)
 
 
 def holds_other(target: Path, marks: Sequence[bytes]) -> bool:
@@ -91,6 +108,17 @@ def whole_file(target: Path) -> Iterator[BinaryIO]:
         os.replace(neighbour, file_behind)
     finally:
         neighbour.unlink(missing_ok=True)
+
+
+def write_text(text: str, target: Path) -> None:
+    """``text`` as UTF-8, there whole or not at all.
+
+    Raises:
+        OSError: ``target`` cannot be written.
+    """
+    content = text.encode()
+    with whole_file(target) as file:
+        file.write(content)
 
 
 def _shown(target: Path, folder: Path) -> Path:

@@ -24,6 +24,13 @@ def remember(report: Report) -> None:
     _reports.append((next(_numbers), report))
 
 
+def replace(before: Report, now: Report) -> None:
+    """Keep ``now`` in the place and under the number of ``before``, where that is still kept."""
+    for at, (number, report) in enumerate(_reports):
+        if report is before:
+            _reports[at] = number, now
+
+
 def keep_trace(report: Report, trace: KeptTrace) -> None:
     """Keep the trace of a report; the one before is let go."""
     _let_traces_go()

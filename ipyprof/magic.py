@@ -9,6 +9,7 @@ import argparse
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,11 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import argument, magic_arguments
 from traitlets import Bool
 
-from ipyprof import api, history
-from ipyprof import run as running
+from ipyprof import history
 from ipyprof.errors import IpyprofError, OptionError
+from ipyprof.files import check_target, write_text
 from ipyprof.options import STEP_WAYS, Options
-from ipyprof.run import Delivery, check_target, check_targets, write_text
-from ipyprof.show.output import WIDEST, surface_for, takes_rich_output
+from ipyprof.show.output import WIDEST, surface_for, takes_rich_output, write_page
 
 if TYPE_CHECKING:
     from ipyprof.report.comparison import Comparison
@@ -164,12 +164,12 @@ class GpuProfile(Magics):
 
     def _load(self, given: dict[str, Any]) -> None:
         """Show the report of a saved file, or of several ranks' files; it is kept under the name of ``-o``."""
-        from ipyprof import api, history
-        from ipyprof.run import write_page
+        from ipyprof.saved import load
 
         page = Options(html=given.get("html"), output=given.get("output"))
-        check_targets(page)
-        report = api.load(given["load"])
+        if page.html is not None:
+            check_target("html", page.html)
+        report = load(given["load"])
         history.remember(report)
         static = given.get("static", self.static)
         surface_for(self.shell, quiet=given.get("quiet", False), static=static).show(report)
@@ -190,6 +190,8 @@ class GpuProfile(Magics):
         Raises:
             UsageError: one line that says what is wrong.
         """
+        from ipyprof.run import check_targets
+
         parser = self.gpuprofile.parser
         words, rest = split_line(line, parser)
         given = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
@@ -212,60 +214,28 @@ class GpuProfile(Magics):
 def _run(shell: Any, options: Options, magic_line: str, compiled: Any, *, line_form: bool) -> object:
     """The value of the cell's last expression. What it raises goes through, after the report of the steps so far."""
     __tracebackhide__ = "__ipython_bottom__"
+    from ipyprof.capture.cell import run_cell
+    from ipyprof.ranks.job import judge_of
+    from ipyprof.run import Run
+
     surface = surface_for(shell, quiet=options.quiet, static=options.static)
-    make: type[Delivery] = Delivery
-    if options.ranks is not None:
-        from ipyprof.ranks.job import RankDelivery, surface_of_rank
-
-        make, surface = RankDelivery, surface_of_rank(surface)
-    with running.claim(surface) as run:
-        if run is None:
-            try:
-                return run_unprofiled(shell, compiled)
-            finally:
-                _keep(shell, options, None)
-        from ipyprof.capture.cell import detector_for, run_cell
-        from ipyprof.capture.memory import MemoryHistory
-        from ipyprof.capture.repeated import session_of
-
-        source = compiled.source if line_form else magic_line + compiled.source
-        delivery = make(options, surface, cell=source.splitlines())
-        session = session_of(
-            options, status=surface.status, on_ready=delivery.deliver, source=source, cell_name=compiled.filename
-        )
-        run.detector = detector = detector_for(compiled, options, session)
-        delivery.notes = detector.notes
-        surface.status("looking for the step...")
-        try:
-            with MemoryHistory(options.memory_snapshot, surface.say):
-                value = run_cell(shell, compiled, detector=detector)
-        except BaseException as error:
-            delivery.finish(session, error)
-            raise
-        else:
-            delivery.finish(session, None)
-        finally:
-            _keep(shell, options, delivery.report)
-    return value
+    with Run(
+        options,
+        surface,
+        filename=compiled.filename,
+        source=compiled.source if line_form else magic_line + compiled.source,
+        loops=compiled.loops,
+        text=compiled.text,
+        judge=judge_of(options, surface),
+        keep=partial(_keep, shell, options),
+    ) as detector:
+        return run_cell(shell, compiled, detector=detector)
 
 
 def _keep(shell: Any, options: Options, report: object) -> None:
     """Keep the report, or ``None``, under the name of ``-o``."""
     if options.output is not None:
         shell.user_ns[options.output] = report
-
-
-def run_unprofiled(shell: Any, compiled: Any) -> object:
-    """The value of the compiled cell's last expression; nothing is measured."""
-    __tracebackhide__ = "__ipython_bottom__"
-    value: object = None
-    for part in compiled.parts:
-        value = None
-        if part.mode == "eval":
-            value = eval(part.plain, shell.user_global_ns, shell.user_ns)
-        else:
-            exec(part.plain, shell.user_global_ns, shell.user_ns)
-    return value
 
 
 def split_line(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:
@@ -328,8 +298,7 @@ def show_comparison(shell: Any, names: Sequence[str], *, quiet: bool = False, pa
         OSError: ``page`` cannot be written.
     """
     from ipyprof.report.comparison import compare_reports
-    from ipyprof.show.compare_html import comparison_page
-    from ipyprof.show.compare_text import comparison_text
+    from ipyprof.show.comparison import comparison_page, comparison_text
 
     if page is not None:
         check_target("html", page)
@@ -343,7 +312,8 @@ def show_comparison(shell: Any, names: Sequence[str], *, quiet: bool = False, pa
 
 def show_runs(shell: Any) -> None:
     """The kept runs of this session with their numbers."""
-    from ipyprof.show.text import runs_bundle, runs_text
+    from ipyprof.show.html import runs_bundle
+    from ipyprof.show.text import runs_text
 
     runs = history.numbered()
     present(shell, runs_bundle(runs), runs_text(runs))
@@ -355,13 +325,13 @@ def show_explanation(shell: Any, topic: str) -> None:
     Raises:
         OptionError: a topic that is none, with those there are.
     """
-    from ipyprof.diagnosis.explain import BY_TOPIC, TOPICS, markdown, plain_text
+    from ipyprof.diagnosis.explain import TOPICS, page, plain_text
 
     if topic not in TOPICS:
         raise OptionError(f"--explain {topic}".rstrip(), f"it takes one of {', '.join(TOPICS)}", "give one of them")
-    told = BY_TOPIC[topic]
-    text = plain_text(told, _columns())
-    present(shell, {"text/plain": text, "text/markdown": markdown(told)}, text)
+    markdown = page(topic)
+    text = plain_text(markdown, _columns())
+    present(shell, {"text/plain": text, "text/markdown": markdown}, text)
 
 
 def present(shell: Any, bundle: Mapping[str, str], text: str) -> None:
@@ -391,7 +361,9 @@ def _report(name: str) -> Report:
     if found is not None:
         return found
     if Path(name).expanduser().exists():
-        return api.load(name)
+        from ipyprof.saved import load
+
+        return load(name)
     known = [f"{number}" + (f" ({one.source.name})" if one.source.name else "") for number, one in history.numbered()]
     kept = ", ".join(known) or "none"
     raise OptionError(f"--compare {name}", f"the kept runs are {kept}", "give a name, a number or a file")

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any
 
-from ipyprof.diagnosis.cause import Finding, Site, Verdict, Where
-from ipyprof.report.report import (
+from msgspec import structs
+
+from ipyprof.analysis.results import (
     Breakdown,
-    Device,
+    Bubble,
+    Heartbeat,
     Holder,
     Kernel,
+    Lane,
     Line,
-    MemoryView,
+    Memory,
     Operator,
-    Report,
+    RecordedStep,
     RuntimeDetail,
-    Source,
-    Steps,
-    Throughput,
-    TrustCheck,
+    Timeline,
     Utilization,
 )
+from ipyprof.diagnosis.cause import Finding, Site, Verdict, Where
+from ipyprof.report.report import Device, Report, Source, StepTimes, Throughput, TrustCheck, Views, Without
 
-ENVIRONMENT = {"torch": "2.11.0+cu130", "cuda": "13.0", "cupti": "13.0.1", "python": "3.12.3"}
+ENVIRONMENT: dict[str, str | None] = {"torch": "2.11.0+cu130", "cuda": "13.0", "cupti": "13.0.1", "python": "3.12.3"}
 H200 = Device(name="NVIDIA H200", index=0)
 
 
@@ -45,7 +47,7 @@ def operator(
     )
 
 
-def heartbeat(peak: float, floor: float, reserved: float, step_ms: float, *, points: int = 400) -> dict[str, Any]:
+def heartbeat(peak: float, floor: float, reserved: float, step_ms: float, *, points: int = 400) -> Heartbeat:
     """Three beats that rise and fall; the second touches the peak exactly."""
     time, used = [], []
     for step in range(3):
@@ -55,12 +57,16 @@ def heartbeat(peak: float, floor: float, reserved: float, step_ms: float, *, poi
             time.append(step * step_ms + turn * step_ms)
             used.append(round(floor + (peak - floor) * beat * (1.0 if step == 1 else 0.97)))
     used[used.index(max(used))] = round(peak)
-    return {
-        "time_ms": time,
-        "allocated": used,
-        "reserved": [round(reserved)] * len(time),
-        "marks_ms": [0.0, step_ms, 2 * step_ms],
-    }
+    return Heartbeat(
+        time_ms=tuple(time),
+        allocated=tuple(used),
+        reserved=(round(reserved),) * len(time),
+        marks_ms=(0.0, step_ms, 2 * step_ms),
+    )
+
+
+def lane(name: str, kind: str, segments: Iterable[Iterable[Any]]) -> Lane:
+    return Lane(name=name, kind=kind, segments=tuple((start, end, key, text) for start, end, key, text in segments))
 
 
 def sync() -> Report:
@@ -99,62 +105,62 @@ def sync() -> Report:
             [start + 0.072, start + 0.0735, "memcpy", ""],
         ]
     bubble_start = 21 * 5.55 / 60 + 0.0735
-    views = {
-        "heartbeat": heartbeat(72.4e6, 70.9e6, 73.4e6, 5.55),
-        "without": {
-            "label": "the reads",
-            "step_ms": 2.50,
-            "breakdown": {
-                "kernel": 0.82,
-                "memcpy": 0.0,
-                "memset": 0.0,
-                "communication": 0.0,
-                "data_loading": 0.0,
-                "runtime": 0.62,
-                "cpu": 1.06,
-                "other": 0.0,
-            },
-        },
-        "per_step": [
-            {
-                "step": number,
-                "step_ms": 5.55 + 0.02 * number,
-                "breakdown": {
-                    "kernel": 0.82,
-                    "memcpy": 0.09,
-                    "memset": 0.0,
-                    "communication": 0.0,
-                    "data_loading": 0.0,
-                    "runtime": 1.4,
-                    "cpu": 3.24 + 0.02 * number,
-                    "other": 0.0,
-                },
-                "operators": [dataclasses.asdict(one) for one in operators],
-            }
+    views = Views(
+        heartbeat=heartbeat(72.4e6, 70.9e6, 73.4e6, 5.55),
+        without=Without(
+            label="the reads",
+            step_ms=2.50,
+            breakdown=Breakdown(
+                kernel=0.82,
+                memcpy=0.0,
+                memset=0.0,
+                communication=0.0,
+                data_loading=0.0,
+                runtime=0.62,
+                cpu=1.06,
+                other=0.0,
+            ),
+        ),
+        per_step=tuple(
+            RecordedStep(
+                step=number,
+                step_ms=5.55 + 0.02 * number,
+                breakdown=Breakdown(
+                    kernel=0.82,
+                    memcpy=0.09,
+                    memset=0.0,
+                    communication=0.0,
+                    data_loading=0.0,
+                    runtime=1.4,
+                    cpu=3.24 + 0.02 * number,
+                    other=0.0,
+                ),
+                operators=operators,
+            )
             for number in (1, 2, 3)
-        ],
-        "timeline": {
-            "start_ms": 0.0,
-            "end_ms": 5.55,
-            "lanes": [
-                {"name": "host, main", "kind": "host", "segments": main},
-                {"name": "GPU", "kind": "device", "segments": gpu},
-            ],
-            "bubble": {
-                "lane": "GPU",
-                "start_ms": bubble_start,
-                "end_ms": bubble_start + 0.062,
-                "text": "GPU dry for 62 µs: after each .item() nothing is queued (line 7)",
-            },
-        },
-    }
+        ),
+        timeline=Timeline(
+            start_ms=0.0,
+            end_ms=5.55,
+            lanes=(
+                lane("host, main", "host", main),
+                lane("GPU", "device", gpu),
+            ),
+            bubble=Bubble(
+                lane="GPU",
+                start_ms=bubble_start,
+                end_ms=bubble_start + 0.062,
+                text="GPU dry for 62 µs: after each .item() nothing is queued (line 7)",
+            ),
+        ),
+    )
     place = Where(operator="aten::item", line=7)
     return Report(
         source=Source(kind="live", cell=tuple(source for source, _, _ in lines), created="2026-11-29T12:00:00Z"),
         environment=ENVIRONMENT,
         device=H200,
-        devices=(dataclasses.replace(H200, busy_share=0.22),),
-        steps=Steps(
+        devices=(structs.replace(H200, busy_share=0.22),),
+        steps=StepTimes(
             count=3,
             how="loop at line 2",
             step_ms=3.80,
@@ -180,7 +186,7 @@ def sync() -> Report:
             )
             for number, (source, device, host) in enumerate(lines, start=1)
         ),
-        memory=MemoryView(
+        memory=Memory(
             peak_bytes=72_400_000,
             peak_at_ms=8.325,
             peak_operator="aten::tanh",
@@ -307,65 +313,65 @@ def starvation() -> Report:
         gpu += [[start + 0.3, start + 0.3 + 0.02 + 0.12 * (index % 7 == 0), "kernel", ""]]
         gpu += [[start + 26.6, start + 26.65 + 0.1 * (index % 3 == 0), "kernel", ""]]
     gpu.sort()
-    views = {
-        "heartbeat": heartbeat(3_215e6, 421e6, 3_595e6, 272.0),
-        "without": {
-            "label": "waiting for the loader",
-            "step_ms": 31.6,
-            "breakdown": {
-                "kernel": 15.2,
-                "memcpy": 5.6,
-                "memset": 0.0,
-                "communication": 0.0,
-                "data_loading": 0.0,
-                "runtime": 2.0,
-                "cpu": 8.8,
-                "other": 0.0,
-            },
-        },
-        "per_step": [
-            {
-                "step": number,
-                "step_ms": 272.0 + number,
-                "breakdown": {
-                    "kernel": 15.2,
-                    "memcpy": 5.6,
-                    "memset": 0.0,
-                    "communication": 0.0,
-                    "data_loading": 235.0 + number,
-                    "runtime": 3.2,
-                    "cpu": 13.0,
-                    "other": 0.0,
-                },
-                "operators": [dataclasses.asdict(one) for one in operators],
-            }
+    views = Views(
+        heartbeat=heartbeat(3_215e6, 421e6, 3_595e6, 272.0),
+        without=Without(
+            label="waiting for the loader",
+            step_ms=31.6,
+            breakdown=Breakdown(
+                kernel=15.2,
+                memcpy=5.6,
+                memset=0.0,
+                communication=0.0,
+                data_loading=0.0,
+                runtime=2.0,
+                cpu=8.8,
+                other=0.0,
+            ),
+        ),
+        per_step=tuple(
+            RecordedStep(
+                step=number,
+                step_ms=272.0 + number,
+                breakdown=Breakdown(
+                    kernel=15.2,
+                    memcpy=5.6,
+                    memset=0.0,
+                    communication=0.0,
+                    data_loading=235.0 + number,
+                    runtime=3.2,
+                    cpu=13.0,
+                    other=0.0,
+                ),
+                operators=operators,
+            )
             for number in (1, 2, 3)
-        ],
-        "timeline": {
-            "start_ms": 0.0,
-            "end_ms": 280.0,
-            "lanes": [
-                {"name": "host, main", "kind": "host", "segments": main},
-                {"name": "autograd", "kind": "host", "segments": autograd},
-                {"name": "GPU", "kind": "device", "segments": gpu},
-            ],
-            "bubble": {
-                "lane": "GPU",
-                "start_ms": 0.0,
-                "end_ms": 218.2,
-                "text": "GPU waits for the next batch, line 2 (218 ms recorded)",
-            },
-        },
-    }
+        ),
+        timeline=Timeline(
+            start_ms=0.0,
+            end_ms=280.0,
+            lanes=(
+                lane("host, main", "host", main),
+                lane("autograd", "host", autograd),
+                lane("GPU", "device", gpu),
+            ),
+            bubble=Bubble(
+                lane="GPU",
+                start_ms=0.0,
+                end_ms=218.2,
+                text="GPU waits for the next batch, line 2 (218 ms recorded)",
+            ),
+        ),
+    )
     change = (
         "train_loader = DataLoader(ds, batch_size=64)",
         "train_loader = DataLoader(ds, batch_size=64, num_workers=8, pin_memory=True, persistent_workers=True)",
     )
     advice = "Change one thing: let worker processes load while the GPU computes."
-    return dataclasses.replace(
+    return structs.replace(
         sync(),
         source=Source(kind="live", cell=tuple(line[0] for line in lines)),
-        steps=Steps(
+        steps=StepTimes(
             count=3,
             how="loop at line 2",
             step_ms=257.0,
@@ -384,7 +390,7 @@ def starvation() -> Report:
             Line(line=number, source=source, device_ms=device, host_ms=host, sync_count=syncs)
             for number, (source, device, host, syncs) in enumerate(lines, start=1)
         ),
-        memory=MemoryView(
+        memory=Memory(
             peak_bytes=3_215_000_000,
             peak_at_ms=408.0,
             peak_operator="aten::threshold_backward",
@@ -479,9 +485,9 @@ def healthy() -> Report:
     ] + [(f"aten::small_{index}", 0.159, 2, "memory", "n/a") for index in range(10)]
     gpu = [[index * 0.0826, index * 0.0826 + 0.08, "kernel", ""] for index in range(250)]
     main = [[12 + index * 0.05, 12 + index * 0.05 + 0.03, "cpu", ""] for index in range(100)]
-    return dataclasses.replace(
+    return structs.replace(
         base,
-        steps=dataclasses.replace(
+        steps=structs.replace(
             base.steps,
             step_ms=20.6,
             profiled_step_ms=21.1,
@@ -502,7 +508,7 @@ def healthy() -> Report:
         utilization=Utilization(nvml=1.0, kernel_busy=0.962, sm_coverage=0.92, mfu=0.433, tensor_core=0.61),
         operators=tuple(operator(name, ms, calls, 19.91, bound, core) for name, ms, calls, bound, core in rows),
         findings=tuple(
-            dataclasses.replace(
+            structs.replace(
                 finding,
                 status="cleared",
                 recoverable_ms=0.67 if finding.cause == "launch_bound" else 0.0,
@@ -513,7 +519,7 @@ def healthy() -> Report:
             else finding
             for finding in base.findings
         ),
-        memory=MemoryView(
+        memory=Memory(
             peak_bytes=4_086_000_000,
             peak_at_ms=31.5,
             peak_operator="aten::mul",
@@ -533,18 +539,18 @@ def healthy() -> Report:
             speedup_bound=1.04,
             confidence="high",
         ),
-        views={
-            "heartbeat": heartbeat(4_086e6, 706e6, 4_243e6, 21.0),
-            "timeline": {
-                "start_ms": 0.0,
-                "end_ms": 20.7,
-                "bubble": None,
-                "lanes": [
-                    {"name": "host, main", "kind": "host", "segments": main},
-                    {"name": "GPU", "kind": "device", "segments": gpu},
-                ],
-            },
-        },
+        views=Views(
+            heartbeat=heartbeat(4_086e6, 706e6, 4_243e6, 21.0),
+            timeline=Timeline(
+                start_ms=0.0,
+                end_ms=20.7,
+                bubble=None,
+                lanes=(
+                    lane("host, main", "host", main),
+                    lane("GPU", "device", gpu),
+                ),
+            ),
+        ),
     )
 
 
@@ -552,12 +558,12 @@ def cpu_only() -> Report:
     """No GPU: the host's step, process memory, host time per operator."""
     base = starvation()
     beat = heartbeat(812e6, 640e6, 1.0, 41.0)
-    return dataclasses.replace(
+    return structs.replace(
         base,
         environment={"torch": "2.13.0+cpu", "cuda": None, "cupti": None, "python": "3.11.2"},
         device=None,
         devices=(),
-        steps=Steps(
+        steps=StepTimes(
             count=3,
             how="loop at line 2",
             step_ms=38.2,
@@ -580,7 +586,7 @@ def cpu_only() -> Report:
         communication_total_ms=None,
         utilization=Utilization(),
         operators=tuple(
-            dataclasses.replace(
+            structs.replace(
                 one,
                 self_device_ms=None,
                 total_device_ms=None,
@@ -593,10 +599,10 @@ def cpu_only() -> Report:
         ),
         kernels=(),
         lines=tuple(
-            dataclasses.replace(line, device_ms=None, sync_count=None, host_ms=(line.host_ms or 0) / 7)
+            structs.replace(line, device_ms=None, sync_count=None, host_ms=(line.host_ms or 0) / 7)
             for line in base.lines
         ),
-        memory=MemoryView(peak_bytes=812_000_000, peak_at_ms=None),
+        memory=Memory(peak_bytes=812_000_000, peak_at_ms=None),
         findings=(
             Finding(
                 cause="data_loading",
@@ -619,29 +625,26 @@ def cpu_only() -> Report:
             reasons=("No GPU: the gain was not replayed",),
         ),
         trust=(TrustCheck(check="gpu", status="warn", text="GPU time is not available: torch sees no CUDA device"),),
-        views={
-            "heartbeat": {"time_ms": beat["time_ms"], "process": beat["allocated"], "marks_ms": beat["marks_ms"]},
-            "per_step": [],
-        },
+        views=Views(
+            heartbeat=Heartbeat(time_ms=beat.time_ms, process=beat.allocated, marks_ms=beat.marks_ms),
+        ),
     )
 
 
 def no_baseline() -> Report:
     """Recorded steps only: no overhead, confidence medium, cut short, no memory, no pictures but the donut."""
     base = sync()
-    return dataclasses.replace(
+    return structs.replace(
         base,
-        source=dataclasses.replace(
-            base.source, partial="the cell raised ValueError in step 4; 2 recorded steps are shown"
-        ),
-        steps=dataclasses.replace(base.steps, count=2, step_ms=5.59, overhead=None, per_step_ms=(), baseline="none"),
+        source=structs.replace(base.source, partial="the cell raised ValueError in step 4; 2 recorded steps are shown"),
+        steps=structs.replace(base.steps, count=2, step_ms=5.59, overhead=None, per_step_ms=(), baseline="none"),
         breakdown=Breakdown(
             kernel=0.82, memcpy=0.09, memset=0.0, communication=0.0, data_loading=0.0, runtime=1.44, cpu=3.24, other=0.0
         ),
         utilization=Utilization(kernel_busy=0.147),
         memory=None,
         lines=(),
-        verdict=dataclasses.replace(
+        verdict=structs.replace(
             base.verdict,
             confidence="medium",
             reasons=("No step ran without the profiler",),
@@ -654,7 +657,7 @@ def no_baseline() -> Report:
             TrustCheck(check="baseline", status="warn", text="no baseline: times are the recorded ones"),
             TrustCheck(check="records", status="fail", text="12 kernels were lost"),
         ),
-        views={},
+        views=Views(),
     )
 
 
@@ -665,7 +668,7 @@ def inconclusive() -> Report:
         environment={"torch": None, "cuda": None, "cupti": None, "python": None},
         device=None,
         devices=(),
-        steps=Steps(count=1, how="no step marks", step_ms=None, profiled_step_ms=None),
+        steps=StepTimes(count=1, how="no step marks", step_ms=None, profiled_step_ms=None),
         breakdown=Breakdown(
             kernel=None,
             memcpy=None,
@@ -704,23 +707,29 @@ def hostile() -> Report:
     long_name = "void kernel<" + "T_" * 450 + ">"
     names = [HOSTILE, long_name, "$\\frac{x_1}{2}$", "前向传播" * 30, '"><img src=x onerror=alert(1)>']
     operators = (
-        tuple(dataclasses.replace(one, name=name) for one, name in zip(base.operators, names, strict=False))
+        tuple(structs.replace(one, name=name) for one, name in zip(base.operators, names, strict=False))
         + base.operators[5:]
     )
     assert base.memory is not None
-    lanes = [dict(lane) for lane in base.views["timeline"]["lanes"]]
-    lanes[0]["segments"] = [[0.0, 218.0, "data_loading", HOSTILE], *lanes[0]["segments"][1:]]
-    lanes[1]["name"] = "前向传播 $a_b$ thread 123456"
-    return dataclasses.replace(
+    views = base.views
+    assert views.timeline is not None and views.timeline.bubble is not None and views.without is not None
+    first, second, *others = views.timeline.lanes
+    lanes = (
+        lane(first.name, first.kind, [(0.0, 218.0, "data_loading", HOSTILE), *first.segments[1:]]),
+        structs.replace(second, name="前向传播 $a_b$ thread 123456"),
+        *others,
+    )
+    bubble = structs.replace(views.timeline.bubble, text=HOSTILE)
+    return structs.replace(
         base,
-        source=dataclasses.replace(base.source, name=HOSTILE, partial=HOSTILE),
+        source=structs.replace(base.source, name=HOSTILE, partial=HOSTILE),
         operators=operators,
-        lines=tuple(dataclasses.replace(line, source=f"{line.source}  # {HOSTILE}") for line in base.lines),
-        memory=dataclasses.replace(
+        lines=tuple(structs.replace(line, source=f"{line.source}  # {HOSTILE}") for line in base.lines),
+        memory=structs.replace(
             base.memory, peak_operator="前向传播 $x_1$ " * 9, holders=(Holder(name=HOSTILE, bytes=10_000_000),)
         ),
-        findings=tuple(dataclasses.replace(finding, evidence=HOSTILE) for finding in base.findings),
-        verdict=dataclasses.replace(
+        findings=tuple(structs.replace(finding, evidence=HOSTILE) for finding in base.findings),
+        verdict=structs.replace(
             base.verdict,
             headline=HOSTILE,
             advice=HOSTILE,
@@ -729,15 +738,11 @@ def hostile() -> Report:
             confidence="medium",
         ),
         trust=(TrustCheck(check="x", status="warn", text=HOSTILE),),
-        views={
-            **base.views,
-            "without": {**base.views["without"], "label": HOSTILE},
-            "timeline": {
-                **base.views["timeline"],
-                "lanes": lanes,
-                "bubble": {**base.views["timeline"]["bubble"], "text": HOSTILE},
-            },
-        },
+        views=structs.replace(
+            views,
+            without=structs.replace(views.without, label=HOSTILE),
+            timeline=structs.replace(views.timeline, lanes=lanes, bubble=bubble),
+        ),
     )
 
 
@@ -750,3 +755,9 @@ SAMPLES = {
     "inconclusive": inconclusive,
     "hostile": hostile,
 }
+
+
+def with_views(report: Report, **views: Any) -> Report:
+    """The report with these views, as JSON holds them, in place of its own."""
+    plain = report.to_dict()
+    return Report.from_dict({**plain, "views": {**plain["views"], **views}})

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ipyprof.analysis.attribution import forward_times
 from ipyprof.analysis.intervals import coverage_before
 from ipyprof.analysis.program import Act, Float, Program
 from ipyprof.analysis.replay import KEPT_SHARE, Replayed
+from ipyprof.analysis.results import Line
 from ipyprof.analysis.steps import Steps
+from ipyprof.trace.kinds import DEVICE_KINDS
 from ipyprof.trace.model import Int64, Trace
+
+MS = 1e6  # ns
 
 
 def host_scale(program: Program, replayed: Replayed, step_ns: float) -> float:
@@ -61,16 +63,6 @@ def host_by_label(
     return spent * host_scale(program, replayed, step_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineCost:
-    """One line, per step. ``line`` 0 collects what no line of the cell was running for."""
-
-    line: int
-    device_ns: float
-    host_ns: float
-    sync_count: float
-
-
 def record_lines(trace: Trace, steps: Steps, program: Program) -> Int64:
     """(m,) int64: the line that each device record of the program belongs to, 0 = none.
 
@@ -84,28 +76,30 @@ def record_lines(trace: Trace, steps: Steps, program: Program) -> Int64:
     return np.where(known & (made > 0), made, lines)
 
 
-def line_costs(
-    trace: Trace, steps: Steps, program: Program, replayed: Replayed, step_ns: float
-) -> tuple[LineCost, ...]:
-    """Costs by line, sorted by line; device time as in ``record_lines``.
+def line_costs(trace: Trace, steps: Steps, program: Program, replayed: Replayed, step_ns: float) -> tuple[Line, ...]:
+    """Costs by line, sorted by line; line 0 collects what no line of the cell was running for.
 
-    Host time is that of the replayed, deflated step and includes waiting in calls; all lines together take the host's
-    step, at most ``step_ns``. Empty where the trace has no lines.
+    Device time is as in ``record_lines``. Host time is that of the replayed, deflated step and includes waiting in
+    calls; all lines together take the host's step, at most ``step_ns``. Empty where the trace has no lines.
     """
     lines = np.unique(np.concatenate((program.gap_line, program.call_line)))
     if not np.any(lines > 0):
         return ()
+    gpu = len(trace.select(*DEVICE_KINDS)) > 0
     gap_ns = replayed.call_begin - replayed.gap_begin
     call_ns = replayed.call_end - replayed.call_begin
     waits = np.isin(program.act, (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD, Act.BLOCKING_COPY))
     scale = host_scale(program, replayed, step_ns)
     device_ns, launching_line = trace.dur_ns[program.record], record_lines(trace, steps, program)
     return tuple(
-        LineCost(
-            line=int(line),
-            device_ns=float(device_ns[launching_line == line].sum()) / program.steps,
-            host_ns=float(gap_ns[program.gap_line == line].sum() + call_ns[program.call_line == line].sum()) * scale,
-            sync_count=float((waits & (program.call_line == line)).sum()) / program.steps,
+        Line(
+            line=line,
+            source="",
+            device_ms=float(device_ns[launching_line == line].sum()) / program.steps / MS if gpu else None,
+            host_ms=float(gap_ns[program.gap_line == line].sum() + call_ns[program.call_line == line].sum())
+            * scale
+            / MS,
+            sync_count=float((waits & (program.call_line == line)).sum()) / program.steps if gpu else None,
         )
         for line in lines.tolist()
     )

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from ipyprof.analysis.allocations import (
-    AllocatorCall,
-    Lifetimes,
-    Refused,
-    allocator_calls,
-    ended_in_recording,
-    latest,
-    lifetimes,
-    lines_at,
-    refused_requests,
-    running_at,
-)
-from ipyprof.analysis.holders import Holding, Moments, Ownership
+from ipyprof.analysis.allocations import lifetimes, line_number, lines_at, operators_at
+from ipyprof.analysis.attribution import innermost
+from ipyprof.analysis.holders import REST, Ownership, held_by_name, largest
+from ipyprof.analysis.results import AllocatorCall, Heartbeat, Holder, Memory, MemoryPeak, Refused
 from ipyprof.analysis.steps import Steps
-from ipyprof.trace.kinds import Kind
+from ipyprof.trace.kinds import Kind, Role
 from ipyprof.trace.live import LiveRecord
 from ipyprof.trace.model import Int64, Trace
 
+MS = 1e6
 MOST_POINTS = 2_000
 MOST_CALLS = 200
-MOMENT_NAMES = 14
+MOST_REFUSED = 50
 CPU = -1
 CUT_OFF = "unfinished step "  # what the export calls the range of a step that was cut off
+TOGETHER_NS = 200_000  # calls of the allocator closer than this are one: empty_cache frees many segments in a row
+ALLOCATED = "memory taken from the driver"
+FREED = "cache given back"
+RETRIED = "cache given back, then memory taken: a retry"
+PROCESS_REST = "the rest of the process: Python, libraries, what no name reaches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,91 +34,90 @@ class DeviceMemory:
     """One device's memory between the first and the last recorded mark.
 
     Attributes:
-        device: index, -1 = the CPU.
-        time_ns: (k,) int64 ns since the first mark, sorted; the first point is the mark itself. At most 2,000 points.
-        allocated_bytes, reserved_bytes: (k,) int64 totals from each instant on.
-        peak_bytes: most allocated; held already at the first mark when ``peak_at_ns`` is 0.
-        peak_at_ns: ns since the first mark, the first time the peak is reached.
-        peak_operator: innermost operator that ran when the peak was reached, ``None`` = none, or reached before.
-        peak_line: the cell's line that ran then, ``None`` likewise.
-        peak_range: innermost ``record_function`` range then, the optimizer's among them, ``None`` likewise.
-        peak_step: the recorded step that it lies in, from 0; one more than the whole ones for a step that was cut off.
-        peak_unused_bytes: reserved and not given out at the peak: what fragments of free memory it could not use.
-        reserved_peak_bytes: most reserved from the device.
-        growth_bytes_per_step: median change from mark to mark; ``None`` under two steps.
-        unexplained: records whose total did not change by their own size: others are missing, the curve may be
-            incomplete (pytorch/pytorch#192290).
-        holders: who holds the peak's bytes, the largest first; they add up to it. Where a request failed: who held
-            memory at the last one that did not, before the error let go of some. Empty where there are no addresses.
-        holders_at_ns: ns since the first mark of that instant.
+        device: index.
+        memory: the peak and who holds it. Where a request failed: who held memory at the last one that did not, before
+            the error let go of some. No holders where there are no addresses.
+        heartbeat: the curve, without marks and calls; its first point is the first mark.
+        peak: where it lies; one step more than the whole ones for a step that was cut off.
+        parts: holder → (layer, bytes) pairs.
         growing: who holds more after every step, with bytes per step.
         line_peaks: the most that was allocated while each line of the cell ran and changed it.
-        moments: the holders over time, on the trace's clock less the first mark; ``None`` likewise.
+        unexplained: records whose total did not change by their own size: others are missing, the curve may be
+            incomplete (pytorch/pytorch#192290).
     """
 
     device: int
-    time_ns: Int64
-    allocated_bytes: Int64
-    reserved_bytes: Int64
-    peak_bytes: int
-    peak_at_ns: int
-    peak_operator: str | None
-    peak_line: int | None
-    peak_range: str | None
-    peak_step: int
-    peak_unused_bytes: int
-    reserved_peak_bytes: int
-    growth_bytes_per_step: int | None
+    memory: Memory
+    heartbeat: Heartbeat
+    peak: MemoryPeak
+    parts: Mapping[str, tuple[tuple[str, int], ...]]
+    growing: tuple[Holder, ...]
+    line_peaks: Mapping[int, int]
     unexplained: int
-    holders: tuple[Holding, ...] = ()
-    holders_at_ns: int | None = None
-    growing: tuple[Holding, ...] = ()
-    moments: Moments | None = None
-    line_peaks: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySummary:
     """Memory by device, in order of index. ``busiest`` is the index in ``devices`` to show first, ``None`` = no device.
 
-    ``cpu`` holds the CPU's own records, never mixed with a device's; ``None`` = none. ``calls`` are those with which
-    the allocator went to the driver, at most 200, the longest; ``call_count`` and ``call_ns`` are of all of them.
-    ``refused`` are requests that failed without ending the cell, in time order.
+    ``calls`` are those with which the allocator went to the driver, at most 200, the longest; ``call_count`` and
+    ``call_ms`` are of all of them. ``refused`` are requests that failed without ending the cell, in time order.
     """
 
-    devices: tuple[DeviceMemory, ...]
-    busiest: int | None
-    cpu: DeviceMemory | None
+    devices: tuple[DeviceMemory, ...] = ()
+    busiest: int | None = None
     calls: tuple[AllocatorCall, ...] = ()
     call_count: int = 0
-    call_ns: int = 0
+    call_ms: float = 0.0
     refused: tuple[Refused, ...] = ()
 
 
 def memory_view(trace: Trace, steps: Steps, live: LiveRecord | None = None) -> MemorySummary:
-    """The memory of each device that has records, from the allocator's totals and never from summed changes.
+    """The memory of each GPU that has records, from the allocator's totals and never from summed changes.
 
     The device to show first is the one with the most device time in the recorded steps; without any, the one with
     the highest peak. Where a request for memory failed in the recording, the step that it ended counts too.
     """
     marks = _marks(trace, steps, live)
     if len(marks) < 2:
-        return MemorySummary(devices=(), busiest=None, cpu=None)
-    found = {int(one): _of_device(trace, steps, live, marks, int(one)) for one in np.unique(trace.memory.device)}
-    devices = tuple(view for device, view in found.items() if device != CPU)
+        return MemorySummary()
+    indices = [device for device in np.unique(trace.memory.device).tolist() if device != CPU]
+    devices = tuple(_of_device(trace, steps, live, marks, device) for device in indices)
     work = np.flatnonzero(steps.step >= 0)
-    busy = {view.device: int(trace.dur_ns[work[trace.device[work] == view.device]].sum()) for view in devices}
-    ranked = sorted(range(len(devices)), key=lambda at: (-busy[devices[at].device], -devices[at].peak_bytes))
-    calls = allocator_calls(trace, marks)
+    busy = [int(trace.dur_ns[work[trace.device[work] == device]].sum()) for device in indices]
+    ranked = sorted(range(len(devices)), key=lambda at: (-busy[at], -devices[at].memory.peak_bytes))
+    calls = _allocator_calls(trace, marks)
     return MemorySummary(
         devices=devices,
         busiest=ranked[0] if ranked else None,
-        cpu=found.get(CPU),
-        calls=tuple(sorted(sorted(calls, key=lambda call: -call.dur_ns)[:MOST_CALLS], key=lambda call: call.at_ns)),
+        calls=tuple(sorted(sorted(calls, key=lambda call: -call.dur_ms)[:MOST_CALLS], key=lambda call: call.at_ms)),
         call_count=sum(call.count for call in calls),
-        call_ns=sum(call.dur_ns for call in calls),
-        refused=refused_requests(trace, steps, live, marks),
+        call_ms=sum(call.dur_ms for call in calls),
+        refused=_refused(trace, steps, live, marks)[:MOST_REFUSED],
     )
+
+
+def process_memory(live: LiveRecord, marks_ns: Int64) -> tuple[Memory, Heartbeat] | None:
+    """Without a GPU: what the process held, as sampled at the marks, and what names reach of it at the most."""
+    samples = live.process_memory
+    if not samples:
+        return None
+    at, most = max(samples, key=lambda sample: sample[1])
+    named = held_by_name(live.owners or (), CPU)
+    rest = most - sum(one.bytes for one in named)
+    if named and rest >= 0:
+        named = (*named, Holder(name=PROCESS_REST, role=REST, bytes=rest))
+    curve = Heartbeat(
+        time_ms=tuple(at / MS for at, _ in samples),
+        process=tuple(size for _, size in samples),
+        marks_ms=marks_ms(marks_ns),
+    )
+    return Memory(peak_bytes=most, peak_at_ms=at / MS, holders=largest(named)), curve
+
+
+def marks_ms(marks_ns: Int64) -> tuple[float, ...]:
+    """The marks, from the first one on."""
+    return tuple(((marks_ns - marks_ns[0]) / MS).tolist())
 
 
 def thin(time: Int64, value: Int64, limit: int) -> Int64:
@@ -148,10 +144,15 @@ def thin(time: Int64, value: Int64, limit: int) -> Int64:
     return np.unique(np.concatenate(kept))
 
 
+def _ended_in_recording(live: LiveRecord | None) -> bool:
+    """Whether a request for memory failed that ended the cell while it was recorded."""
+    return live is not None and live.out_of_memory is not None and not live.out_of_memory.later
+
+
 def _marks(trace: Trace, steps: Steps, live: LiveRecord | None) -> Int64:
     """The instants at which steps begin and the last one ends, also one that ran out of memory in its middle."""
     end = int(trace.memory.time_ns.max(initial=-1))
-    if not ended_in_recording(live) or len(steps.marks_ns) == 0 or end <= steps.marks_ns[-1]:
+    if not _ended_in_recording(live) or len(steps.marks_ns) == 0 or end <= steps.marks_ns[-1]:
         return steps.marks_ns
     return np.append(steps.marks_ns, end + 1)
 
@@ -159,56 +160,63 @@ def _marks(trace: Trace, steps: Steps, live: LiveRecord | None) -> Int64:
 def _of_device(trace: Trace, steps: Steps, live: LiveRecord | None, marks: Int64, device: int) -> DeviceMemory:
     records = trace.memory
     mine = np.flatnonzero(records.device == device)
-    time, allocated, reserved = records.time_ns[mine], records.allocated_bytes[mine], records.reserved_bytes[mine]
+    time, totals, reserved = records.time_ns[mine], records.allocated_bytes[mine], records.reserved_bytes[mine]
     begin, stop = int(marks[0]), int(marks[-1])
-    first = int(np.searchsorted(time, begin, side="right"))
-    last = int(np.searchsorted(time, stop, side="right"))
+    first, last = (int(at) for at in np.searchsorted(time, (begin, stop), side="right"))
     # What was held at the first mark: the total before it, else what the first record says was there before itself.
-    baseline = int(allocated[first - 1]) if first else int(allocated[0] - records.delta_bytes[mine[0]])
-    reserved_then = int(reserved[max(first - 1, 0)])
+    baseline = int(totals[first - 1]) if first else int(totals[0] - records.delta_bytes[mine[0]])
     at_mark = np.searchsorted(time, steps.marks_ns, side="right")
-    held = np.where(at_mark > 0, allocated[np.maximum(at_mark - 1, 0)], baseline)
-    blocks = None if device == CPU else lifetimes(trace, steps, live, device, marks)
-    changes = np.diff(np.concatenate(([baseline], allocated[first:last])))
+    held = np.where(at_mark > 0, totals[np.maximum(at_mark - 1, 0)], baseline)
+    lines = lines_at(trace, steps, live, time[first:last])
     time = np.concatenate(([0], time[first:last] - begin)).astype(np.int64)
-    allocated = np.concatenate(([baseline], allocated[first:last])).astype(np.int64)
-    reserved = np.concatenate(([reserved_then], reserved[first:last])).astype(np.int64)
+    allocated = np.concatenate(([baseline], totals[first:last])).astype(np.int64)
+    reserved = np.concatenate(([int(reserved[max(first - 1, 0)])], reserved[first:last])).astype(np.int64)
     peak = int(np.argmax(allocated))
     at_peak = int(time[peak]) + begin
-    operator, line = (None, None) if peak == 0 else running_at(trace, at_peak)
-    scope = None if peak == 0 else _range_at(trace, at_peak)
-    lines = lines_at(trace, steps, live, records.time_ns[mine[first:last]])
-    asked = peak
-    if len(marks) > len(steps.marks_ns):
-        given = np.flatnonzero(np.diff(allocated) > 0) + 1
-        asked = int(given[-1]) if len(given) else peak
+    # Where a request failed, memory is what it was at the last one that did not.
+    failed = len(marks) > len(steps.marks_ns)
+    given = np.flatnonzero(np.diff(allocated) > 0) + 1
+    asked = int(given[-1]) if failed and len(given) else peak
+    holders, parts, growing = _whose(trace, steps, live, marks, device, first - 1 + asked, int(time[asked]) + begin)
     half = MOST_POINTS // 2 - 1
     drawn = np.arange(len(time))
     if len(time) > MOST_POINTS:
-        drawn = np.union1d(np.union1d(thin(time, allocated, half), thin(time, reserved, half)), [asked])
-    holders, growing, moments = _whose(
-        trace, steps, live, marks, blocks, device, (first - 1 + asked, first - 1 + drawn)
-    )
+        drawn = np.union1d(thin(time, allocated, half), thin(time, reserved, half))
+    scope = "" if peak == 0 else _latest(trace, Kind.ANNOTATION, at_peak)
     return DeviceMemory(
         device=device,
-        time_ns=time[drawn],
-        allocated_bytes=allocated[drawn],
-        reserved_bytes=reserved[drawn],
-        peak_bytes=int(allocated[peak]),
-        peak_at_ns=int(time[peak]),
-        peak_operator=operator,
-        peak_line=line,
-        peak_range=scope,
-        peak_step=max(int(np.searchsorted(marks, at_peak, side="right")) - 1, 0),
-        peak_unused_bytes=max(int(reserved[peak] - allocated[peak]), 0),
-        reserved_peak_bytes=int(reserved.max()),
-        growth_bytes_per_step=_growth(held, 1 if live is None else live.cycle),
-        unexplained=int((changes != records.delta_bytes[mine[first:last]]).sum()),
-        holders=holders,
-        holders_at_ns=int(time[asked]),
+        memory=Memory(
+            peak_bytes=int(allocated[peak]),
+            peak_at_ms=int(time[peak]) / MS,
+            peak_operator=_latest(trace, Kind.OPERATOR, at_peak) or None if peak else None,
+            peak_line=line_number(_latest(trace, Kind.LINE, at_peak)) if peak else None,
+            reserved_peak_bytes=int(reserved.max()),
+            growth_bytes_per_step=_growth(held, 1 if live is None else live.cycle),
+            holders=holders,
+        ),
+        heartbeat=Heartbeat(
+            device=device,
+            time_ms=tuple((time[drawn] / MS).tolist()),
+            allocated=tuple(allocated[drawn].tolist()),
+            reserved=tuple(reserved[drawn].tolist()),
+        ),
+        peak=MemoryPeak(
+            step=max(int(np.searchsorted(marks, at_peak, side="right")), 1),
+            range=None if not scope or scope.startswith(CUT_OFF) else scope,
+            unused_bytes=max(int(reserved[peak] - allocated[peak]), 0),
+            largest_free_bytes=next(
+                (
+                    one.largest_free_bytes
+                    for one in (live.allocator if live is not None else ())
+                    if one.device == device
+                ),
+                None,
+            ),
+        ),
+        parts=parts,
         growing=growing,
-        moments=moments,
-        line_peaks={int(line): int(allocated[1:][lines == line].max()) for line in np.unique(lines[lines > 0])},
+        line_peaks={line: int(allocated[1:][lines == line].max()) for line in np.unique(lines[lines > 0]).tolist()},
+        unexplained=int((np.diff(allocated) != records.delta_bytes[mine[first:last]]).sum()),
     )
 
 
@@ -226,39 +234,98 @@ def _growth(held: Int64, cycle: int) -> int | None:
 
 
 def _whose(
-    trace: Trace,
-    steps: Steps,
-    live: LiveRecord | None,
-    marks: Int64,
-    blocks: Lifetimes | None,
-    device: int,
-    at: tuple[int, Int64],
-) -> tuple[tuple[Holding, ...], tuple[Holding, ...], Moments | None]:
-    """(holders at the peak, what grows, holders over time). ``at``: the peak's record, and those that are drawn."""
+    trace: Trace, steps: Steps, live: LiveRecord | None, marks: Int64, device: int, record: int, at_ns: int
+) -> tuple[tuple[Holder, ...], Mapping[str, tuple[tuple[str, int], ...]], tuple[Holder, ...]]:
+    """(holders right after a record of the device, their parts, what grows)."""
+    blocks = lifetimes(trace, steps, live, device, marks)
     if blocks is None:
-        return (), (), None
-    looked = live is not None and live.owners is not None
-    owners = [owner for owner in live.owners or () if owner.device == device] if live is not None else []
+        return (), {}, ()
+    owners = None
+    if live is not None and live.owners is not None:
+        owners = [owner for owner in live.owners if owner.device == device]
     failed_step = len(marks) - 2 if len(marks) > len(steps.marks_ns) else None
-    whose = Ownership(trace, blocks, owners if looked else None, failed_step=failed_step)
-    peak, shown = at
-    begin = int(marks[0])
-    # The first of them is the first mark itself, whatever came before it.
-    time = np.append(begin, blocks.time_ns[shown[1:]])
-    if len(shown) > whose.most_moments():
-        kept = thin(time, blocks.allocated_bytes[shown + 1], max(whose.most_moments() - 1, 4))
-        kept = np.union1d(kept, np.searchsorted(shown, [peak]))
-        shown, time = shown[kept], time[kept]
-    step = np.searchsorted(marks, time, side="right") - 1
-    moments = whose.moments(shown, step, time - begin, MOMENT_NAMES)
+    whose = Ownership(trace, blocks, owners, failed_step=failed_step)
+    step = int(np.searchsorted(marks, at_ns, side="right")) - 1
     at_marks = np.searchsorted(blocks.time_ns, steps.marks_ns, side="right") - 1
     cycle = live.cycle if live is not None and steps.count > 2 * live.cycle else 1
-    peak_step = int(step[np.flatnonzero(shown == peak)[0]])
-    return whose.at(peak, peak_step), whose.growing(at_marks[::cycle].tolist(), cycle), moments
+    return whose.at(record, step), whose.parts(record, step), whose.growing(at_marks[::cycle].tolist(), cycle)
 
 
-def _range_at(trace: Trace, at: int) -> str | None:
-    """The innermost range of the user's at an instant; what our own cut-off steps are called is none."""
-    event = latest(trace, Kind.ANNOTATION, at)
-    name = None if event < 0 else trace.names[trace.name[event]]
-    return None if name is None or name.startswith(CUT_OFF) else name
+def _latest(trace: Trace, kind: Kind, at: int) -> str:
+    """The name of the event of a kind that holds an instant, of several the one that began last; empty = none."""
+    events = trace.select(kind)
+    around = events[(trace.start_ns[events] <= at) & (trace.end_ns[events] > at)]
+    return trace.names[trace.name[around[-1]]] if len(around) else ""
+
+
+def _allocator_calls(trace: Trace, marks_ns: Int64) -> list[AllocatorCall]:
+    """The calls between the first and the last mark with which the allocator went to the driver, in time order."""
+    calls = trace.select(Kind.CALL)
+    calls = calls[np.isin(trace.role[calls], (Role.ALLOC, Role.FREE))]
+    calls = calls[(trace.start_ns[calls] >= marks_ns[0]) & (trace.start_ns[calls] < marks_ns[-1])]
+    if len(calls) == 0:
+        return []
+    start, end = trace.start_ns[calls], trace.end_ns[calls]
+    step = np.searchsorted(marks_ns, start, side="right") - 1
+    what = _what(trace, calls)
+    apart = start[1:] - np.maximum.accumulate(end)[:-1] > TOGETHER_NS
+    breaks = np.flatnonzero(apart | (np.diff(step) != 0) | (what[1:] != what[:-1])) + 1
+    return [
+        AllocatorCall(
+            at_ms=int(start[group[0]] - marks_ns[0]) / MS,
+            dur_ms=int(trace.dur_ns[calls[group]].sum()) / MS,
+            count=len(group),
+            what=(ALLOCATED, FREED, RETRIED)[what[group[0]]],
+            step=int(step[group[0]]) + 1,
+            in_step_ms=int(start[group[0]] - marks_ns[step[group[0]]]) / MS,
+        )
+        for group in np.split(np.arange(len(calls)), breaks)
+    ]
+
+
+def _what(trace: Trace, calls: Int64) -> Int64:
+    """(n,) int64: 0 = taken, 1 = given back, 2 = a retry: both kinds of calls in one operator.
+
+    Without operators around them, as in a flush by the program itself, each is what it is.
+    """
+    events = trace.select(Kind.OPERATOR)
+    around = innermost(
+        trace.start_ns[events], trace.end_ns[events], trace.tid[events], trace.start_ns[calls], trace.tid[calls]
+    )
+    frees = trace.role[calls] == Role.FREE
+    both = np.intersect1d(around[frees], around[~frees])
+    return np.where((around >= 0) & np.isin(around, both), 2, frees.astype(np.int64))
+
+
+def _refused(trace: Trace, steps: Steps, live: LiveRecord | None, marks_ns: Int64) -> tuple[Refused, ...]:
+    """The requests between the first and the last mark that failed and were caught, in time order; those of one place
+    and size together.
+
+    Where the cell ended with one while it was recorded, that is the last of all and is left out.
+    """
+    records = trace.refused
+    mine = np.flatnonzero((records.time_ns >= marks_ns[0]) & (records.time_ns < marks_ns[-1]))
+    if _ended_in_recording(live):
+        mine = mine[mine < len(records.time_ns) - 1]
+    if len(mine) == 0:
+        return ()  # most recordings have none: the operators around them need not be looked for
+    at = records.time_ns[mine]
+    operators = operators_at(trace, at, records.tid[mine]).tolist()
+    names = [None if operator < 0 else trace.names[trace.name[operator]] for operator in operators]
+    found: dict[tuple[int, int, str | None, int | None], list[int]] = {}
+    for record, line, name in zip(mine.tolist(), lines_at(trace, steps, live, at).tolist(), names, strict=True):
+        key = int(records.device[record]), int(records.delta_bytes[record]), name, line or None
+        found.setdefault(key, []).append(record)
+    return tuple(
+        Refused(
+            device=device,
+            at_ms=int(records.time_ns[first] - marks_ns[0]) / MS,
+            step=int(np.searchsorted(marks_ns, records.time_ns[first], side="right")),
+            count=1 + len(others),
+            asked_bytes=asked,
+            allocated_bytes=int(records.allocated_bytes[first]),
+            operator=operator,
+            line=line,
+        )
+        for (device, asked, operator, line), (first, *others) in found.items()
+    )

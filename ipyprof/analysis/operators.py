@@ -9,49 +9,35 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from ipyprof.analysis.attribution import MOST_LAYERS, innermost, parents, probe
 from ipyprof.analysis.intervals import distinct_columns
+from ipyprof.analysis.results import Kernel, Operator
 from ipyprof.analysis.steps import Steps
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
 from ipyprof.trace.model import Int64, Trace
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRow:
-    """One kernel, copy or memset by name, summed over the recorded steps.
-
-    Attributes:
-        est_occupancy: estimated occupancy 0..1, the mean over the time of the records that have one, or ``None``.
-        category: ``kernel``, ``copy`` or ``communication``.
-        bound: ``copy``, ``launch`` (its median duration is shorter than its median launching call) or ``unknown``.
-        tensor_core: ``n/a`` for copies, else ``unknown``.
-    """
-
-    name: str
-    calls: int
-    device_ns: int
-    est_occupancy: float | None
-    category: str
-    bound: str
-    tensor_core: str
+MS = 1e6  # ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTable:
-    """Rows by device time, the largest first.
+    """Kernels, copies and memsets by name, per step, the most device time first.
 
-    ``covered_sm_ns`` is Σ duration · min(1, blocks / SMs) over the compute kernels of all ``steps``; ``None`` where a
-    kernel's grid or its device's number of SMs is not in the file. Divide by steps × step time for the share.
+    ``covered_sm_ns`` is Σ duration · min(1, blocks / SMs) over the compute kernels of one step; ``None`` where a
+    kernel's grid or its device's number of SMs is not in the file.
     """
 
-    rows: tuple[KernelRow, ...]
-    steps: int
+    rows: tuple[Kernel, ...]
     covered_sm_ns: float | None
 
 
 def kernel_rows(trace: Trace, steps: Steps, device: int | None = None) -> KernelTable:
     """The device records of the recorded steps by name.
+
+    ``bound`` is ``copy``, ``launch`` where most of the time is in records shorter than their launching call, or
+    ``unknown``.
 
     Args:
         device: count this device's work only; ``None`` = all devices.
@@ -59,43 +45,36 @@ def kernel_rows(trace: Trace, steps: Steps, device: int | None = None) -> Kernel
     work = np.flatnonzero(steps.step >= 0)
     if device is not None:
         work = work[trace.device[work] == device]
-    order = work[np.argsort(trace.name[work], kind="stable")]
-    names, first = np.unique(trace.name[order], return_index=True)
     occupancy = np.array(
         [np.nan if detail.occupancy is None else detail.occupancy for detail in trace.details] + [np.nan]
     )
-    last = np.append(first[1:], len(order))
-    rows = [
-        _row_kernels(trace, steps, trace.names[name], order[begin:stop], occupancy[trace.detail[order[begin:stop]]])
-        for name, begin, stop in zip(names.tolist(), first.tolist(), last.tolist()[: len(names)], strict=True)
-    ]
-    rows.sort(key=lambda row: (-row.device_ns, row.name))
+    order = work[np.argsort(trace.name[work], kind="stable")]
+    groups = np.split(order, np.flatnonzero(np.diff(trace.name[order])) + 1) if len(order) else []
+    rows = [_kernel(trace, steps, mine, occupancy[trace.detail[mine]]) for mine in groups]
     covered = _covered_sm(trace, work[trace.kind[work] == Kind.KERNEL])
-    return KernelTable(rows=tuple(rows), steps=steps.count, covered_sm_ns=covered)
+    return KernelTable(
+        rows=tuple(sorted(rows, key=lambda row: (-row.device_ms, row.name))),
+        covered_sm_ns=None if covered is None else covered / max(steps.count, 1),
+    )
 
 
-def _row_kernels(
-    trace: Trace, steps: Steps, name: str, mine: Int64, occupancy: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> KernelRow:
-    kind, dur = int(trace.kind[mine[0]]), trace.dur_ns[mine]
-    category = {Kind.MEMCPY: "copy", Kind.MEMSET: "copy", Kind.COMMUNICATION: "communication"}.get(Kind(kind), "kernel")
-    bound = "copy" if category == "copy" else "unknown"
+def _kernel(trace: Trace, steps: Steps, mine: Int64, occupancy: npt.NDArray[np.float64]) -> Kernel:
+    kind, dur, count = int(trace.kind[mine[0]]), trace.dur_ns[mine], max(steps.count, 1)
+    copies = kind in (Kind.MEMCPY, Kind.MEMSET)
+    # A graph's kernels have no launch of their own to compare with; communication waits for others.
     launch = steps.launch[mine]
-    # A graph's kernels have no launch of their own to compare with.
-    own = trace.role[launch] != Role.GRAPH_LAUNCH
-    if category == "kernel" and own.any():
-        short = dur[own] < trace.dur_ns[launch[own]]
-        bound = "launch" if 2 * dur[own][short].sum() > dur[own].sum() else "unknown"
+    own = trace.role[launch] != Role.GRAPH_LAUNCH if kind == Kind.KERNEL else np.zeros(len(mine), bool)
+    short = dur[own] < trace.dur_ns[launch[own]]
+    launching = 2 * dur[own][short].sum() > dur[own].sum()
     known = ~np.isnan(occupancy)
     weight = np.maximum(dur[known], 1)
-    return KernelRow(
-        name=name,
-        calls=len(mine),
-        device_ns=int(dur.sum()),
+    return Kernel(
+        name=trace.names[trace.name[mine[0]]],
+        calls=len(mine) / count,
+        device_ms=int(dur.sum()) / count / MS,
         est_occupancy=float(np.average(occupancy[known], weights=weight)) if known.any() else None,
-        category=category,
-        bound=bound,
-        tensor_core="n/a" if category == "copy" else "unknown",
+        bound="copy" if copies else "launch" if launching else "unknown",
+        tensor_core="n/a" if copies else "unknown",
     )
 
 
@@ -157,35 +136,15 @@ ID_SLACK_NS = 2_000  # old files round to whole microseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorRow:
-    """One operator name. Times are ns and ``calls`` a count, both summed over the steps that were asked for.
-
-    Attributes:
-        calls: a name nested in itself counts once (``aten::mean`` runs its own out variant), here and in the totals.
-        total_device_ns: device time launched inside its calls.
-        shapes: input shapes of most calls, such as ``[64, 512] × [512, 512] +2 more``; empty = not recorded.
-        category: what most of its device time is: ``kernel``, ``copy``, ``communication``, or ``none``.
-        bound: ``copy``, ``launch`` (its median kernel is shorter than its median launching call) or ``unknown``.
-    """
-
-    name: str
-    calls: int
-    self_device_ns: int
-    total_device_ns: int
-    self_host_ns: int
-    total_host_ns: int
-    shapes: str
-    category: str
-    bound: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTable:
     """All operators of the recorded steps, the most device self time first, then the most host self time.
 
     Attributes:
-        rows: sums over all recorded steps.
+        rows: per step: the mean of the recorded ones. A name nested in itself counts once (``aten::mean`` runs its own
+            out variant), in ``calls`` and in the totals. ``bound`` is ``copy``, ``launch`` (most of its kernel time is
+            in kernels shorter than their launching call) or ``unknown``.
         steps: number of recorded steps.
+        gpu: device work was recorded.
         calls, self_device_ns, total_device_ns, self_host_ns, total_host_ns: (steps, rows) int64, aligned with ``rows``.
         row: (n,) int64; for a device record of a recorded step its row, -1 elsewhere.
         owner: (n,) int64; for any device record the innermost operator event around its launch, -1 = none. A graph's
@@ -193,8 +152,9 @@ class OperatorTable:
         parent: (n,) int64; for an operator event the operator event around it, -1 = none.
     """
 
-    rows: tuple[OperatorRow, ...]
+    rows: tuple[Operator, ...]
     steps: int
+    gpu: bool
     calls: Int64
     self_device_ns: Int64
     total_device_ns: Int64
@@ -204,26 +164,12 @@ class OperatorTable:
     owner: Int64
     parent: Int64
 
-    def per_step(self, step: int) -> tuple[OperatorRow, ...]:
+    def per_step(self, step: int) -> tuple[Operator, ...]:
         """The rows of one recorded step, counted from 0, in its own order; rows without anything in it are left out."""
-        values = np.stack(
-            [
-                value[step]
-                for value in (
-                    self.calls,
-                    self.self_device_ns,
-                    self.total_device_ns,
-                    self.self_host_ns,
-                    self.total_host_ns,
-                )
-            ],
-            axis=1,
-        )
-        present = np.flatnonzero(values.any(axis=1))
-        found = [
-            _row(self.rows[index], *row) for index, row in zip(present.tolist(), values[present].tolist(), strict=True)
-        ]
-        return tuple(sorted(found, key=_rank))
+        times = (self.calls, self.self_device_ns, self.total_device_ns, self.self_host_ns, self.total_host_ns)
+        found = _measured(self.rows, *(value[step] for value in times), steps=1, gpu=self.gpu)
+        present = np.flatnonzero(np.stack([value[step] for value in times]).any(axis=0)).tolist()
+        return tuple(sorted((found[at] for at in present), key=_rank))
 
 
 def operator_rows(trace: Trace, steps: Steps, device: int | None = None) -> OperatorTable:
@@ -276,28 +222,33 @@ def operator_rows(trace: Trace, steps: Steps, device: int | None = None) -> Oper
     total_host = tally(event_step[top], event_label[top], trace.dur_ns[events[top]])
 
     spoken = (*trace.names, GRAPH_ROW, UNOWNED_ROW)
-    category, bound = _bounds(trace, work, launch, np.searchsorted(labels, label), len(labels), of_graph)
+    bound = _bounds(trace, work, launch, np.searchsorted(labels, label), len(labels), of_graph)
     shapes = common_shapes(trace, events[inside], np.searchsorted(labels, event_label[inside]), len(labels))
-    rows = [
-        OperatorRow(
+    named = [
+        Operator(
             name=spoken[name],
-            calls=int(calls[:, at].sum()),
-            self_device_ns=int(self_device[:, at].sum()),
-            total_device_ns=int(total_device[:, at].sum()),
-            self_host_ns=int(self_host[:, at].sum()),
-            total_host_ns=int(total_host[:, at].sum()),
+            calls=0,
+            self_device_ms=None,
+            total_device_ms=None,
+            self_host_ms=0.0,
+            total_host_ms=0.0,
+            share=None,
             shapes=shapes[at],
-            category=category[at],
             bound=bound[at],
+            tensor_core="n/a" if bound[at] == "copy" else "unknown",
         )
         for at, name in enumerate(labels.tolist())
     ]
+    gpu = len(trace.select(*DEVICE_KINDS)) > 0
+    sums = (value.sum(axis=0) for value in (calls, self_device, total_device, self_host, total_host))
+    rows = _measured(named, *sums, steps=steps.count, gpu=gpu)
     order = sorted(range(len(rows)), key=lambda at: _rank(rows[at]))
     new_place = np.empty(len(order), np.int64)
     new_place[order] = np.arange(len(order))
     return OperatorTable(
         rows=tuple(rows[at] for at in order),
         steps=steps.count,
+        gpu=gpu,
         calls=calls[:, order],
         self_device_ns=self_device[:, order],
         total_device_ns=total_device[:, order],
@@ -399,31 +350,24 @@ def _self_host(trace: Trace, events: Int64, inner: Int64) -> Int64:
     return alone
 
 
-def _bounds(
-    trace: Trace, work: Int64, launch: Int64, row: Int64, rows: int, of_graph: Flags
-) -> tuple[list[str], list[str]]:
-    """(category, bound) of each row, from its device records."""
+def _bounds(trace: Trace, work: Int64, launch: Int64, row: Int64, rows: int, of_graph: Flags) -> list[str]:
+    """``copy``, ``launch`` or ``unknown`` of each row, from its device records.
+
+    By time, not by count: many tiny casts beside a few large ones are not what the operator takes.
+    """
     kind, dur = trace.kind[work], trace.dur_ns[work]
     copying = (kind == Kind.MEMCPY) | (kind == Kind.MEMSET)
     talking = kind == Kind.COMMUNICATION
-    total, copies, talks = (np.bincount(row, dur * mask, rows) for mask in (np.ones(len(work)), copying, talking))
     # Only kernels with a launch of their own compare with it; communication waits for others.
     own = ~copying & ~talking & ~of_graph
     short = own.copy()
     short[own] = dur[own] < trace.dur_ns[launch[own]]
-    in_own, in_short = (np.bincount(row, dur * mask, rows) for mask in (own, short))
-    category, bound = [], []
-    for at in range(rows):
-        if total[at] == 0:
-            category.append("none")
-        elif copies[at] * 2 > total[at]:
-            category.append("copy")
-        else:
-            category.append("communication" if talks[at] * 2 > total[at] else "kernel")
-        # By time, not by count: many tiny casts beside a few large ones are not what the operator takes.
-        launching = category[at] == "kernel" and in_short[at] * 2 > in_own[at]
-        bound.append("copy" if category[at] == "copy" else "launch" if launching else "unknown")
-    return category, bound
+    masks = (np.ones(len(work)), copying, talking, own, short)
+    total, copies, talks, in_own, in_short = (np.bincount(row, dur * mask, rows) for mask in masks)
+    copy = (total > 0) & (copies * 2 > total)
+    launching = (total > 0) & (talks * 2 <= total) & (in_short * 2 > in_own)
+    found: list[str] = np.where(copy, "copy", np.where(launching, "launch", "unknown")).tolist()
+    return found
 
 
 def _scatter(size: int, at: Int64, value: Int64) -> Int64:
@@ -433,21 +377,41 @@ def _scatter(size: int, at: Int64, value: Int64) -> Int64:
     return spread
 
 
-def _rank(row: OperatorRow) -> tuple[int, int, str]:
-    return (-row.self_device_ns, -row.self_host_ns, row.name)
+def _rank(row: Operator) -> tuple[float, float, str]:
+    return (-(row.self_device_ms or 0.0), -row.self_host_ms, row.name)
 
 
-def _row(
-    row: OperatorRow, calls: int, self_device_ns: int, total_device_ns: int, self_host_ns: int, total_host_ns: int
-) -> OperatorRow:
-    return OperatorRow(
-        name=row.name,
-        calls=calls,
-        self_device_ns=self_device_ns,
-        total_device_ns=total_device_ns,
-        self_host_ns=self_host_ns,
-        total_host_ns=total_host_ns,
-        shapes=row.shapes,
-        category=row.category,
-        bound=row.bound,
+def _measured(
+    rows: Sequence[Operator],
+    calls: Int64,
+    self_device_ns: Int64,
+    total_device_ns: Int64,
+    self_host_ns: Int64,
+    total_host_ns: Int64,
+    *,
+    steps: int,
+    gpu: bool,
+) -> list[Operator]:
+    """The rows with these numbers, (rows,) each, summed over ``steps``."""
+    device = int(self_device_ns.sum())
+    steps = max(steps, 1)
+    columns = zip(
+        calls.tolist(),
+        self_device_ns.tolist(),
+        total_device_ns.tolist(),
+        self_host_ns.tolist(),
+        total_host_ns.tolist(),
+        strict=True,
     )
+    return [
+        structs.replace(
+            row,
+            calls=count / steps,
+            self_device_ms=self_device / steps / MS if gpu else None,
+            total_device_ms=total_device / steps / MS if gpu else None,
+            self_host_ms=self_host / steps / MS,
+            total_host_ms=total_host / steps / MS,
+            share=self_device / device if gpu and device else None,
+        )
+        for row, (count, self_device, total_device, self_host, total_host) in zip(rows, columns, strict=True)
+    ]

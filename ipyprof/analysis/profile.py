@@ -10,11 +10,13 @@ import numpy as np
 
 from ipyprof.analysis.breakdown import Breakdown, break_down
 from ipyprof.analysis.fusion import Chain, chains
-from ipyprof.analysis.lines import LineCost, line_costs
+from ipyprof.analysis.lines import line_costs
+from ipyprof.analysis.loop import Pace, pace_of
 from ipyprof.analysis.memory import MemorySummary, memory_view
 from ipyprof.analysis.operators import KernelTable, OperatorTable, kernel_rows, operator_rows
-from ipyprof.analysis.program import Program, build_program, loader_spans, without_marks
+from ipyprof.analysis.program import Program, build_program, loader_spans, with_waits, without_marks
 from ipyprof.analysis.replay import COST_LIMIT_NS, DEVICE_LIMIT, Replayed, device_share, follow, replay, solve_cost
+from ipyprof.analysis.results import Line
 from ipyprof.analysis.roofline import Roofline, device_name, roofline
 from ipyprof.analysis.steps import Steps, ends_early, find_steps, recorded_step_ns
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind, Role
@@ -31,7 +33,8 @@ class Profile:
     """One run, measured.
 
     Attributes:
-        step_ns: one unprofiled step: the median of the baseline, else the deflated replay; ``None`` = no steps.
+        step_ns: one typical unprofiled step: the median of the baseline, where batches are waited for the loop's own
+            pace, else the deflated replay; ``None`` = no steps.
         step_from: ``baseline``, ``replay`` or ``none``: where ``step_ns`` came from.
         profiled_step_ns: one step as recorded.
         program: what is replayed; ``None`` without steps.
@@ -46,6 +49,8 @@ class Profile:
         lost: launching calls without a device record, where others have one.
         roofline: what bounds each operator, Tensor Cores and MFU, on the device that worked most.
         chains: neighbouring kernels of it that could be one.
+        pace: of all unprofiled steps; ``None`` where too few were seen, or from a file.
+        recorded_wait_ns: what a recorded step waited for its batch.
     """
 
     trace: Trace
@@ -64,12 +69,24 @@ class Profile:
     operators: OperatorTable
     kernels: KernelTable
     memory: MemorySummary
-    lines: tuple[LineCost, ...]
+    lines: tuple[Line, ...]
     devices: tuple[int, ...]
     silent: bool
     lost: int
     roofline: Roofline
     chains: tuple[Chain, ...]
+    pace: Pace | None = None
+    recorded_wait_ns: float = 0.0
+
+    @property
+    def unlike_ns(self) -> float:
+        """What steps unlike the typical one add to each, on the average."""
+        return 0.0 if self.pace is None else self.pace.step_ns - self.pace.typical_ns
+
+    @property
+    def loop_ns(self) -> float | None:
+        """The loop's own pace: all unprofiled steps divided by their number."""
+        return None if self.step_ns is None else self.step_ns + self.unlike_ns
 
     @property
     def has_gpu(self) -> bool:
@@ -81,7 +98,10 @@ class Profile:
         """Recorded step / unprofiled step; ``None`` without a baseline."""
         if self.step_from != "baseline" or not self.step_ns or self.profiled_step_ns is None:
             return None
-        return self.profiled_step_ns / self.step_ns
+        waited = 0.0  # recorded steps may be served by a queue that filled in a pause of ours
+        if self.pace is not None and self.pace.wait_ns is not None:
+            waited = max(self.pace.wait_ns - self.recorded_wait_ns, 0.0)
+        return (self.profiled_step_ns + waited) / self.step_ns
 
     @property
     def error_ns(self) -> float:
@@ -103,17 +123,22 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
     if live is not None and live.profiled_ns and steps.count:
         profiled = typical_step_ns(live.profiled_ns, live.cycle)
     baseline = typical_step_ns(live.baseline_ns, live.cycle) if live is not None else None
+    pace = _pace(live, baseline)
     devices = tuple(sorted({int(device) for device in trace.device[trace.select(*DEVICE_KINDS)].tolist()}))
     launches = trace.select(Kind.CALL)
     launches = launches[np.isin(trace.role[launches], (Role.LAUNCH, Role.GRAPH_LAUNCH))]
     program = build_program(trace, steps, live) if steps.count else None
     step, source, cost, replayed, fit, breakdown, drift = baseline, "baseline", 0.0, None, None, None, 1.0
     once = steps.count < 2 and baseline is None
-    lines: tuple[LineCost, ...] = ()
+    lines: tuple[Line, ...] = ()
+    recorded_wait = 0.0
     if program is not None:
         fit = _fit_error(trace, program)
         if live is not None:
             program = without_marks(program, trace, steps, live)
+        if pace is not None and pace.wait_ns is not None:
+            program, recorded_wait = with_waits(program, pace.wait_ns)
+            baseline = step = pace.typical_ns
         # The only interval behind the stop began with an idle device: it is one step and the filling of the queue.
         from_idle = live is not None and live.baseline == "after_first"
         sampled = program
@@ -159,7 +184,19 @@ def analyse(trace: Trace, live: LiveRecord | None = None) -> Profile:
         lost=_lost(trace, steps) if devices else 0,
         roofline=roof,
         chains=chains(trace, roof, steps.step),
+        pace=pace,
+        recorded_wait_ns=recorded_wait,
     )
+
+
+def _pace(live: LiveRecord | None, baseline: float | None) -> Pace | None:
+    """The loop's pace in a process without CUPTI, where the steps before its start tell what it costs."""
+    attached = 1.0 if live is None or live.attached is None else live.attached
+    found = pace_of(live, None if baseline is None else baseline * attached)
+    if found is None or attached == 1.0 or found.wait_ns is not None:
+        return found
+    typical = found.typical_ns / attached
+    return replace(found, typical_ns=typical, step_ns=typical + found.step_ns - found.typical_ns)
 
 
 def typical_step_ns(samples: Sequence[int], cycle: int) -> float | None:

@@ -77,7 +77,7 @@ class Program:
         edges: (e,) sorted starts and ends of the recorded host events on launching threads.
         edge_from, edge_to: how many edges lie before each gap begins and before it ends.
         cut_start, cut_end: disjoint union of the recorded ns that cuts took out.
-        slowed: host time, gaps and own, is this many times the recorded one.
+        slowed: host time, gaps and own, is this many times the recorded one; stretch: (k,) so are the gaps besides.
     """
 
     gap_from: Int64
@@ -123,6 +123,7 @@ class Program:
     cut_start: Int64
     cut_end: Int64
     slowed: float = 1.0
+    stretch: Float | float = 1.0
 
     @property
     def events(self) -> float:
@@ -141,7 +142,8 @@ class Program:
         # What an earlier cut took out is not there to be taken again.
         cut = union(np.concatenate((start, self.cut_start)), np.concatenate((end, self.cut_end)))
         gone, before = self._within(*cut), self._within(self.cut_start, self.cut_end)
-        removed, in_operators = (gone[0] - before[0]) * self.slowed, (gone[1] - before[1]) * self.slowed
+        slowed = self.slowed * self.stretch
+        removed, in_operators = (gone[0] - before[0]) * slowed, (gone[1] - before[1]) * slowed
         hit = inside(start, end, self.call_from) & (self.event >= 0)
         kept = ~inside(start, end + 1, self.edges)  # an operator's own end is the end of its interval
         edges_before: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))
@@ -279,6 +281,20 @@ def without_marks(program: Program, trace: Trace, steps: Steps, live: LiveRecord
         start += [steps.marks_ns[:-1][before], last[behind]]
         end += [first[before], called[behind]]
     return program.cut(np.concatenate(start), np.concatenate(end), records=False)
+
+
+def with_waits(program: Program, wait_ns: float) -> tuple[Program, float]:
+    """(the program whose steps wait ``wait_ns`` for their batches, ns that the recorded ones waited).
+
+    A program that fetches nothing stays as it is.
+    """
+    fetches = program.gap_host == Host.DATA_LOADING
+    recorded = float(program.gap[fetches].sum())
+    if recorded <= 0:
+        return program, 0.0
+    stretch = np.where(fetches, wait_ns * program.steps / recorded, 1.0)
+    events = np.where(fetches, 0.0, program.gap_events)
+    return replace(program, gap=program.gap * stretch, gap_events=events, stretch=stretch), recorded / program.steps
 
 
 def _marks_called(steps: Steps, live: LiveRecord) -> tuple[Int64, int]:
@@ -425,5 +441,6 @@ __all__ = [
     "Program",
     "build_program",
     "loader_spans",
+    "with_waits",
     "without_marks",
 ]

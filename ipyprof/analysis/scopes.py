@@ -15,9 +15,9 @@ import numpy as np
 from ipyprof.analysis.attribution import around, backward_nodes, forward_operators, innermost, makers, parents, probe
 from ipyprof.analysis.intervals import inside, union
 from ipyprof.analysis.lines import host_by_label
-from ipyprof.analysis.operators import OperatorTable
+from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program, loader_spans
-from ipyprof.analysis.replay import Replayed
+from ipyprof.analysis.results import ScopeRow
 from ipyprof.analysis.steps import Steps
 from ipyprof.trace.kinds import Kind
 from ipyprof.trace.live import LiveRecord
@@ -270,112 +270,94 @@ def _joined(one: Spans, other: Spans) -> Spans:
     return np.concatenate((one[0], other[0])), np.concatenate((one[1], other[1]))
 
 
+PHASE, RANGE, MODULE_CLASS, MODULE = "phase", "range", "module class", "module"
 OUTSIDE_RANGES = "outside any range"
 OUTSIDE_MODULES = "outside any module"
+MOST_ROWS = 400
+_TORCHS_OWN = "Optimizer."  # torch names these ranges itself, and the phases say the same
 _INSTANCE = re.compile(r"_[0-9]+$")
+MS = 1e6  # ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeRow:
-    """One phase, range or module, per step.
+def groups(profile: Profile) -> dict[str, tuple[ScopeRow, ...]]:
+    """Group → rows of one step; only groups that the recording has.
 
-    Attributes:
-        within: names of what is around it, the outermost first.
-        calls: of the range or module in the recorded steps; ``None`` for phases and for what is outside.
-        device_ns: of what no range inside it has; total_device_ns: with those inside it.
-        host_ns, total_host_ns: the same of the host, waiting included; ``None`` on a thread that is not followed.
+    Phases stand in the order of ``PHASES``, without those that take no time. Ranges and modules stand each before
+    those inside it, siblings by total time; last what is outside all of them. Of a class, modules inside the same ones
+    are taken together.
     """
-
-    name: str
-    within: tuple[str, ...] = ()
-    calls: float | None = None
-    device_ns: float
-    total_device_ns: float
-    host_ns: float | None
-    total_host_ns: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scopes:
-    """Tables of one step; a table is empty where the file has nothing of its kind.
-
-    Attributes:
-        phases: in the order of ``PHASES``, without those that take no time.
-        ranges, modules: each one before those inside it, siblings by total time; last what is outside all of them.
-        classes: modules of one class inside the same ones taken together.
-    """
-
-    phases: tuple[ScopeRow, ...]
-    ranges: tuple[ScopeRow, ...]
-    modules: tuple[ScopeRow, ...]
-    classes: tuple[ScopeRow, ...]
+    if profile.program is None or profile.replayed is None or profile.step_ns is None:
+        return {}
+    ranges = _finished(_rows(profile, annotation_tree(profile.trace), str), OUTSIDE_RANGES, gpu=profile.has_gpu)
+    named = any(row.calls is not None and not row.name.startswith(_TORCHS_OWN) for row in ranges)
+    modules = _rows(profile, module_tree(profile.trace), lambda name: name[len(MODULE_PREFIX) :])
+    tables = {
+        PHASE: _phases(profile),
+        RANGE: ranges if named else [],
+        MODULE_CLASS: _finished(_merged(modules), OUTSIDE_MODULES, gpu=profile.has_gpu),
+        MODULE: _finished(modules, OUTSIDE_MODULES, gpu=profile.has_gpu),
+    }
+    return {name: tuple(_largest(rows)) for name, rows in tables.items() if rows}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """What the tables are made from: the arguments of ``scopes``, and the device records that the operators count."""
-
-    trace: Trace
-    steps: Steps
-    program: Program
-    replayed: Replayed
-    cost_ns: float
-    step_ns: float
-    work: Int64
-    live: LiveRecord | None
-
-
-def scopes(
-    trace: Trace,
-    steps: Steps,
-    program: Program,
-    replayed: Replayed,
-    operators: OperatorTable,
-    *,
-    cost_ns: float,
-    step_ns: float,
-    live: LiveRecord | None,
-) -> Scopes:
-    """The tables of a replayed program.
-
-    Args:
-        cost_ns: what recording an event cost; step_ns: the unprofiled step.
-    """
-    run = Recorded(
-        trace=trace,
-        steps=steps,
-        program=program,
-        replayed=replayed,
-        cost_ns=cost_ns,
-        step_ns=step_ns,
-        work=np.flatnonzero(operators.row >= 0),
-        live=live,
+def _largest(rows: list[ScopeRow]) -> list[ScopeRow]:
+    """The rows with the most time, in their order, and one for what the others have of their own, before the last row
+    where that is what is outside all of them."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    # A row has at least the time of those inside it, and stands before them: what is around a kept row is kept.
+    ranked = sorted(
+        range(len(rows)), key=lambda at: (-(rows[at].total_device_ms or 0.0), -(rows[at].total_host_ms or 0.0), at)
     )
-    modules = _rows(run, module_tree(trace), lambda name: name[len(MODULE_PREFIX) :])
-    return Scopes(
-        phases=_phases(run),
-        ranges=_finished(_rows(run, annotation_tree(trace), str), OUTSIDE_RANGES),
-        modules=_finished(modules, OUTSIDE_MODULES),
-        classes=_finished(_merged(modules), OUTSIDE_MODULES),
+    last = len(rows) - 1 if rows[-1].calls is None else -1
+    kept = {*ranked[: MOST_ROWS - 2], *([last] if last >= 0 else [])}
+    left = [row for at, row in enumerate(rows) if at not in kept]
+    gpu = rows[0].device_ms is not None
+    rest = _row(
+        f"{len(left):,} more",
+        sum(row.device_ms or 0.0 for row in left) if gpu else None,
+        sum(row.host_ms or 0.0 for row in left),
     )
+    shown = [rows[at] for at in sorted(kept)]
+    return [*shown[:-1], rest, shown[-1]] if last >= 0 else [*shown, rest]
 
 
-def _phases(run: Recorded) -> tuple[ScopeRow, ...]:
-    changes = phase_changes(run.trace, run.steps, run.program, run.live)
-    if changes is None:
-        return ()
-    launch = run.steps.launch[run.work]
-    phase = changes.phase[np.maximum(np.searchsorted(changes.at, run.trace.start_ns[launch], side="right") - 1, 0)]
-    phase = np.where(np.isin(run.trace.tid[launch], changes.threads), phase, REST)
-    device = np.bincount(phase, run.trace.dur_ns[run.work], len(PHASES)) / max(run.steps.count, 1)
-    host = host_by_label(
-        run.program, run.replayed, run.cost_ns, run.step_ns, changes.at, changes.phase, len(PHASES)
+def _row(name: str, device_ms: float | None, host_ms: float | None) -> ScopeRow:
+    """A row with nothing inside it."""
+    return ScopeRow(name=name, device_ms=device_ms, total_device_ms=device_ms, host_ms=host_ms, total_host_ms=host_ms)
+
+
+def _work(profile: Profile) -> Int64:
+    """The device records that the operators count."""
+    return np.flatnonzero(profile.operators.row >= 0)
+
+
+def _host_ns(profile: Profile, at: Int64, label: Int64, labels: int) -> list[float]:
+    """Host time by label, as in ``host_by_label``."""
+    assert profile.program is not None and profile.replayed is not None and profile.step_ns is not None
+    found: list[float] = host_by_label(
+        profile.program, profile.replayed, profile.cost_ns, profile.step_ns, at, label, labels
     ).tolist()
-    return tuple(
-        ScopeRow(name=name, device_ns=own, total_device_ns=own, host_ns=busy, total_host_ns=busy)
+    return found
+
+
+def _phases(profile: Profile) -> list[ScopeRow]:
+    trace, steps = profile.trace, profile.steps
+    assert profile.program is not None
+    changes = phase_changes(trace, steps, profile.program, profile.live)
+    if changes is None:
+        return []
+    work = _work(profile)
+    launch = steps.launch[work]
+    phase = changes.phase[np.maximum(np.searchsorted(changes.at, trace.start_ns[launch], side="right") - 1, 0)]
+    phase = np.where(np.isin(trace.tid[launch], changes.threads), phase, REST)
+    device = np.bincount(phase, trace.dur_ns[work], len(PHASES)) / max(steps.count, 1)
+    host = _host_ns(profile, changes.at, changes.phase, len(PHASES))
+    return [
+        _row(name, own / MS if profile.has_gpu else None, busy / MS)
         for name, own, busy in zip(PHASES, device.tolist(), host, strict=True)
         if own or busy
-    )
+    ]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -384,24 +366,24 @@ class _Node:
 
     name: str
     parent: int
-    calls: float
-    device_ns: float
-    host_ns: float | None
+    calls: float = 0.0
+    device_ns: float = 0.0
+    host_ns: float | None = None
 
 
-def _rows(run: Recorded, tree: ScopeTree, shown: Callable[[str], str]) -> list[_Node]:
+def _rows(profile: Profile, tree: ScopeTree, shown: Callable[[str], str]) -> list[_Node]:
     """One node per path, each behind the one around it; the last one is what is outside. Empty without ranges."""
-    paths, count = len(tree.name), max(run.steps.count, 1)
+    paths, count = len(tree.name), max(profile.steps.count, 1)
     if paths == 0:
         return []
-    trace, thread = run.trace, _followed(run, tree)
-    found = launch_scopes(trace, run.steps, tree, run.steps.launch[run.work], thread)
+    assert profile.program is not None
+    trace, work, thread = profile.trace, _work(profile), _followed(profile, tree)
+    found = launch_scopes(trace, profile.steps, tree, profile.steps.launch[work], thread)
     path = np.where(found >= 0, tree.path[np.maximum(found, 0)], paths)
-    device = (np.bincount(path, trace.dur_ns[run.work], paths + 1) / count).tolist()
-    at, current = scope_changes(trace, tree, run.program.begin, thread)
-    current = np.where(current >= 0, current, paths)
-    host = host_by_label(run.program, run.replayed, run.cost_ns, run.step_ns, at, current, paths + 1).tolist()
-    called = run.steps.of_time(trace.start_ns[tree.event]) >= 0
+    device = (np.bincount(path, trace.dur_ns[work], paths + 1) / count).tolist()
+    at, current = scope_changes(trace, tree, profile.program.begin, thread)
+    host = _host_ns(profile, at, np.where(current >= 0, current, paths), paths + 1)
+    called = profile.steps.of_time(trace.start_ns[tree.event]) >= 0
     calls = (np.bincount(tree.path[called], minlength=paths) / count).tolist()
     followed = np.bincount(tree.path[trace.tid[tree.event] == thread], minlength=paths) > 0
     nodes = [
@@ -414,18 +396,18 @@ def _rows(run: Recorded, tree: ScopeTree, shown: Callable[[str], str]) -> list[_
         )
         for at, (name, parent) in enumerate(zip(tree.name.tolist(), tree.parent.tolist(), strict=True))
     ]
-    return [*nodes, _Node(name="", parent=-1, calls=0.0, device_ns=device[paths], host_ns=host[paths])]
+    return [*nodes, _Node(name="", parent=-1, device_ns=device[paths], host_ns=host[paths])]
 
 
-def _followed(run: Recorded, tree: ScopeTree) -> int:
+def _followed(profile: Profile, tree: ScopeTree) -> int:
     """The thread whose ranges divide the host's time: the marking one; without marks the one with most time in them."""
-    threads = run.trace.tid[tree.event]
-    marked = bool((run.trace.kind == Kind.STEP).any())
-    here = np.isin(threads, run.program.threads)
-    if marked or not here.any():
-        return run.steps.thread
+    assert profile.program is not None
+    threads = profile.trace.tid[tree.event]
+    here = np.isin(threads, profile.program.threads)
+    if (profile.trace.kind == Kind.STEP).any() or not here.any():
+        return profile.steps.thread
     distinct, number = np.unique(threads[here], return_inverse=True)
-    spent = np.bincount(number, run.trace.dur_ns[tree.event[here]])
+    spent = np.bincount(number, profile.trace.dur_ns[tree.event[here]])
     return int(distinct[np.argmax(spent)])
 
 
@@ -440,7 +422,7 @@ def _merged(nodes: list[_Node]) -> list[_Node]:
         at = known.setdefault(key, len(merged))
         place.append(at)
         if at == len(merged):
-            merged.append(_Node(name=name, parent=key[0], calls=0.0, device_ns=0.0, host_ns=None))
+            merged.append(_Node(name=name, parent=key[0]))
         one = merged[at]
         one.calls += node.calls
         one.device_ns += node.device_ns
@@ -449,10 +431,10 @@ def _merged(nodes: list[_Node]) -> list[_Node]:
     return merged + nodes[-1:]
 
 
-def _finished(nodes: list[_Node], outside: str) -> tuple[ScopeRow, ...]:
-    """The rows of nodes that have any time or call, in the order of ``Scopes``."""
+def _finished(nodes: list[_Node], outside: str, *, gpu: bool) -> list[ScopeRow]:
+    """The rows of nodes that have any time or call, in the order of ``groups``."""
     if not nodes:
-        return ()
+        return []
     device = [node.device_ns for node in nodes]
     host = [node.host_ns for node in nodes]
     children: list[list[int]] = [[] for _ in nodes]
@@ -462,13 +444,15 @@ def _finished(nodes: list[_Node], outside: str) -> tuple[ScopeRow, ...]:
             children[parent].append(at)
             device[parent] += device[at]
             host[parent] = own if host[parent] is None else (host[parent] or 0.0) + (own or 0.0)
-    last = len(nodes) - 1
 
     def weight(at: int) -> tuple[float, float, str]:
         return -device[at], -(host[at] or 0.0), nodes[at].name
 
+    def in_ms(ns: float | None) -> float | None:
+        return None if ns is None else ns / MS
+
     rows: list[ScopeRow] = []
-    outermost = sorted((at for at in range(last) if nodes[at].parent < 0), key=weight, reverse=True)
+    outermost = sorted((at for at, node in enumerate(nodes[:-1]) if node.parent < 0), key=weight, reverse=True)
     stack: list[tuple[int, tuple[str, ...]]] = [(at, ()) for at in outermost]
     while stack:
         at, within = stack.pop()
@@ -480,23 +464,14 @@ def _finished(nodes: list[_Node], outside: str) -> tuple[ScopeRow, ...]:
                 name=node.name,
                 within=within,
                 calls=node.calls,
-                device_ns=node.device_ns,
-                total_device_ns=device[at],
-                host_ns=node.host_ns,
-                total_host_ns=host[at],
+                device_ms=node.device_ns / MS if gpu else None,
+                total_device_ms=device[at] / MS if gpu else None,
+                host_ms=in_ms(node.host_ns),
+                total_host_ms=in_ms(host[at]),
             )
         )
-        inside = sorted(children[at], key=weight, reverse=True)
-        stack += [(child, (*within, node.name)) for child in inside]
-    rest = nodes[last]
+        stack += [(child, (*within, node.name)) for child in sorted(children[at], key=weight, reverse=True)]
+    rest = nodes[-1]
     if rest.device_ns or rest.host_ns:
-        rows.append(
-            ScopeRow(
-                name=outside,
-                device_ns=rest.device_ns,
-                total_device_ns=rest.device_ns,
-                host_ns=rest.host_ns,
-                total_host_ns=rest.host_ns,
-            )
-        )
-    return tuple(rows)
+        rows.append(_row(outside, rest.device_ns / MS if gpu else None, in_ms(rest.host_ns)))
+    return rows

@@ -13,6 +13,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType
@@ -21,8 +22,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from ipyprof.capture.marking import Loop, find_loops, marked, ranged
-from ipyprof.capture.steps import Session, StepDetector
-from ipyprof.options import Options
+from ipyprof.capture.steps import StepDetector
 
 _AWAIT = "await at the top level of a profiled cell is not supported; use `with ipyprof.profile():` around it."
 
@@ -76,7 +76,7 @@ def compile_cell(shell: Any, cell: str, *, line_form: bool = False) -> CompiledC
     tree = shell.transform_ast(shell.compile.ast_parse(text, filename=filename))
     nodes = _interactive_nodes(tree.body, shell.ast_node_interactivity)
     loops = find_loops([node for node, _ in nodes])
-    plain = [_compiled(shell, [node], mode, filename) for node, mode in nodes]
+    plain = [_compiled(shell, node, [node], mode, filename) for node, mode in nodes]
     if any(code.co_flags & inspect.CO_COROUTINE for code in plain):
         raise UsageError(_AWAIT)
     parts = tuple(
@@ -93,38 +93,30 @@ def compile_cell(shell: Any, cell: str, *, line_form: bool = False) -> CompiledC
     return CompiledCell(filename=filename, source=source, text=text, loops=tuple(loops.values()), parts=parts)
 
 
-def detector_for(compiled: CompiledCell, options: Options, session: Session) -> StepDetector:
-    """The detector of this cell's steps.
-
-    Raises:
-        UsageError: ``--loop`` or a comment names no loop of the cell.
-    """
-    return StepDetector(options, session, compiled.loops, compiled.text, filename=compiled.filename)
-
-
-def run_cell(shell: Any, compiled: CompiledCell, *, detector: StepDetector) -> object:
+def run_cell(shell: Any, compiled: CompiledCell, *, detector: StepDetector | None) -> object:
     """The value of the cell's last expression, for the shell to display; ``None`` without one.
 
-    What the cell raises goes through unchanged. The session is not finished here.
+    What the cell raises goes through unchanged. The session is not finished here; without a detector nothing is
+    measured.
     """
     __tracebackhide__ = "__ipython_bottom__"
     value: object = None
-    with shell.builtin_trap, detector:
-        for number in range(detector.runs):
-            detector.run_begins(number)
-            with_ranges, with_marks = detector.wants_ranges, detector.wants_marks
+    with shell.builtin_trap, detector or nullcontext():
+        for number in range(1 if detector is None else detector.runs):
+            if detector is not None:
+                detector.run_begins(number)
+            ranges = detector.range if detector is not None and detector.wants_ranges else None
+            with_marks = detector is not None and detector.wants_marks
             for part in compiled.parts:
                 value = None
                 if part.mode == "eval":
-                    if with_ranges:
-                        with detector.range(part.line):
-                            value = eval(part.plain, shell.user_global_ns, shell.user_ns)
-                    else:
+                    with nullcontext() if ranges is None else ranges(part.line):
                         value = eval(part.plain, shell.user_global_ns, shell.user_ns)
-                    continue
-                code = part.ranged if with_ranges else part.marked if with_marks else None
-                exec(code or part.plain, shell.user_global_ns, shell.user_ns)
-        detector.cell_ended()
+                else:
+                    code = part.ranged if ranges is not None else part.marked if with_marks else None
+                    exec(code or part.plain, shell.user_global_ns, shell.user_ns)
+        if detector is not None:
+            detector.cell_ended()
     return value
 
 
@@ -159,17 +151,15 @@ def _assigned_name(statement: ast.stmt) -> str | None:
     return target.id if isinstance(target, ast.Name) else None
 
 
-def _compiled(shell: Any, nodes: Sequence[ast.stmt], mode: str, filename: str) -> CodeType:
+def _compiled(shell: Any, node: ast.stmt, body: Sequence[ast.stmt], mode: str, filename: str) -> CodeType:
     """The code, compiled by the shell's own compiler, which keeps and applies ``from __future__`` imports."""
     tree: ast.AST
-    if mode == "eval":
-        (node,) = nodes
-        assert isinstance(node, ast.Expr)
+    if isinstance(node, ast.Expr) and mode == "eval":
         tree = ast.Expression(body=node.value)
     elif mode == "single":
-        tree = ast.Interactive(body=list(nodes))
+        tree = ast.Interactive(body=list(body))
     else:
-        tree = ast.Module(body=list(nodes), type_ignores=[])
+        tree = ast.Module(body=list(body), type_ignores=[])
     with shell.compile.extra_flags(ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
         code: CodeType = shell.compile(tree, filename, mode)
     return code
@@ -182,7 +172,7 @@ def _attempt(
     if mode == "eval":
         return None
     try:
-        return _compiled(shell, change([node]), mode, filename)
+        return _compiled(shell, node, change([node]), mode, filename)
     except (SyntaxError, RecursionError, ValueError, MemoryError):
         return None
 

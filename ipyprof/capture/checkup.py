@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ipyprof.capture.nvml import DeviceReader
+from ipyprof.capture.probes import package_version
 
 PACKAGES = ("ipyprof", "torch", "ipython", "ipykernel", "ipywidgets", "matplotlib", "numpy", "msgspec", "nvidia-ml-py")
 VARIABLES = (
@@ -69,10 +70,14 @@ class Machine:
 def look() -> Machine:
     """The facts of this process. Starts CUDA where torch has it."""
     devices, cuda_error = _devices()
-    driver, nvml_missing = _driver()
+    reader = DeviceReader()
+    try:
+        driver, nvml_missing = reader.driver()
+    finally:
+        reader.close()
     return Machine(
         python=platform.python_version(),
-        packages={name: found for name in PACKAGES if (found := _version(name)) is not None},
+        packages={name: found for name in PACKAGES if (found := package_version(name)) is not None},
         required=_required(),
         cuda=torch.version.cuda,
         rocm=torch.version.hip,
@@ -101,13 +106,6 @@ def work(count: int) -> int:
     return count
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _required() -> tuple[str, ...]:
     """Without the extras, whose requirements carry a marker; empty in a checkout that is not installed."""
     try:
@@ -128,15 +126,6 @@ def _devices() -> tuple[tuple[tuple[str, str], ...], str]:
         return tuple(found), ""
     except Exception as failure:  # torch raises RuntimeError, AssertionError and errors of its own
         return (), " ".join(str(failure).split())
-
-
-def _driver() -> tuple[str | None, str]:
-    """(version of the driver, why it is not known)."""
-    reader = DeviceReader()
-    try:
-        return reader.driver()
-    finally:
-        reader.close()
 
 
 def _admin_only() -> bool | None:

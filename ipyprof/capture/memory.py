@@ -1,38 +1,35 @@
-"""The request that ran out of memory, read from the error that the cell ended with."""
+"""Who holds memory when a recording ends or the cell fails, what torch's allocator says then, and its history."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
+from msgspec import structs
 
-from ipyprof.capture.notes import Notes
-from ipyprof.capture.owners import mro_of, namespaces, owners_of, part_of, users_file
+from ipyprof.capture.looking import causes_of, frames_of, has_base, part_of
+from ipyprof.capture.owners import namespaces, owners_of, users_file
+from ipyprof.capture.recording import Notes
 from ipyprof.errors import OptionError
 from ipyprof.options import Options
 from ipyprof.trace.live import AllocatorState, LiveRecord, OutOfMemory
 
-_MOST_CAUSES = 8
 _TEXT = 300
 _UNITS = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = r"(\d+(?:\.\d+)?) ?(bytes|KiB|MiB|GiB|TiB|B)\b"
 
-# Each in the words of torch 2.x first, of torch 1.x behind it.
 _PARTS = {
-    "tried_bytes": (rf"[Tt]ried to allocate {_SIZE}", rf"you tried to allocate {_SIZE}"),
-    "capacity_bytes": (rf"total capacity of {_SIZE}", rf"{_SIZE} total capacity"),
-    "free_bytes": (rf"of which {_SIZE} is free", rf"{_SIZE} free"),
-    "allocated_bytes": (rf"{_SIZE} is allocated by PyTorch", rf"{_SIZE} already allocated"),
-    "unused_bytes": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+    "tried_bytes": rf"[Tt]ried to allocate {_SIZE}",
+    "capacity_bytes": rf"total capacity of {_SIZE}",
+    "free_bytes": rf"of which {_SIZE} is free",
+    "allocated_bytes": rf"{_SIZE} is allocated by PyTorch",
+    "unused_bytes": rf"{_SIZE} is reserved by PyTorch but unallocated",
 }
-_ALLOWED = rf"{_SIZE} allowed;"
-_RESERVED = re.compile(rf"{_SIZE} reserved in total by PyTorch")
-_DEVICE = re.compile(r"\bGPU (\d+)")
 _WORDS = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
 
@@ -43,14 +40,51 @@ def out_of_memory(error: BaseException | None, cell_name: str) -> OutOfMemory | 
         error: what the cell raised.
         cell_name: the file name that the cell is compiled under; the line is of this file.
     """
-    for one in _causes(error):
-        text = _text_of(one)
-        if not _ran_out(one, text):
-            continue
-        line = _line(one, cell_name)
-        line = _line(error, cell_name) if line is None else line
-        return read_message(text, line=line, machine_bytes=_machine_bytes())
+    for one in reversed(causes_of(error)):
+        arguments = part_of(one, "args")  # the message, without asking the error's own class for it
+        text = arguments[0] if arguments and type(arguments[0]) is str else ""
+        if _ran_out(one, text):
+            lines = [line for raised in (error, one) for frame, line in frames_of(raised)
+                     if frame.f_code.co_filename == cell_name]  # fmt: skip
+            return read_message(text, line=lines[-1] if lines else None)
     return None
+
+
+def _ran_out(error: BaseException, text: str) -> bool:
+    kind = type(error)
+    if has_base(kind, torch.OutOfMemoryError) or has_base(kind, MemoryError):
+        return True
+    return has_base(kind, RuntimeError) and any(word in text for word in _WORDS)
+
+
+def read_message(text: str, *, line: int | None = None) -> OutOfMemory:
+    """What torch's message says of the request; parts that it lacks are ``None``.
+
+    Example:
+        >>> read_message("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has").tried_bytes
+        2147483648
+    """
+    sizes: dict[str, Any] = {name: _size(pattern, text) for name, pattern in _PARTS.items()}
+    allowed = _size(rf"{_SIZE} allowed;", text)
+    if allowed is not None:  # a limit below the device's memory, such as set_per_process_memory_fraction
+        sizes["capacity_bytes"] = allowed
+        room = allowed - (sizes["allocated_bytes"] or 0) - (sizes["unused_bytes"] or 0)
+        sizes["free_bytes"] = max(min(room, sizes["free_bytes"] or room), 0)
+    device = re.search(r"\bGPU (\d+)", text)
+    on_cpu = "CPUAllocator" in text or "DefaultCPU" in text
+    if on_cpu and sizes["capacity_bytes"] is None:
+        sizes["capacity_bytes"] = _machine_bytes()
+    return OutOfMemory(
+        device=-1 if on_cpu else int(device.group(1)) if device is not None else 0,
+        line=line,
+        **sizes,
+        text=" ".join(text.split())[:_TEXT],
+    )
+
+
+def _size(pattern: str, text: str) -> int | None:
+    found = re.search(pattern, text)
+    return None if found is None else round(float(found.group(1)) * _UNITS[found.group(2)])
 
 
 def _machine_bytes() -> int | None:
@@ -61,95 +95,23 @@ def _machine_bytes() -> int | None:
         return None
 
 
-def read_message(text: str, *, line: int | None = None, machine_bytes: int | None = None) -> OutOfMemory:
-    """What torch's message says of the request; parts that this version of the message lacks are ``None``.
-
-    ``machine_bytes`` is the machine's memory, against which a request on the CPU stands.
-
-    Example:
-        >>> read_message("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has").tried_bytes
-        2147483648
-    """
-    sizes = {name: _first(patterns, text) for name, patterns in _PARTS.items()}
-    reserved = _first((_RESERVED.pattern,), text)
-    if sizes["unused_bytes"] is None and reserved is not None and sizes["allocated_bytes"] is not None:
-        sizes["unused_bytes"] = reserved - sizes["allocated_bytes"]
-    allowed = _first((_ALLOWED,), text)
-    if allowed is not None:  # a limit below the device's memory, such as set_per_process_memory_fraction
-        sizes["capacity_bytes"] = allowed
-        room = allowed - (sizes["allocated_bytes"] or 0) - (sizes["unused_bytes"] or 0)
-        sizes["free_bytes"] = max(min(room, sizes["free_bytes"] or room), 0)
-    device = _DEVICE.search(text)
-    on_cpu = "CPUAllocator" in text or "DefaultCPU" in text
-    return OutOfMemory(
-        device=-1 if on_cpu else int(device.group(1)) if device is not None else 0,
-        line=line,
-        tried_bytes=sizes["tried_bytes"],
-        capacity_bytes=machine_bytes if on_cpu and sizes["capacity_bytes"] is None else sizes["capacity_bytes"],
-        free_bytes=sizes["free_bytes"],
-        allocated_bytes=sizes["allocated_bytes"],
-        unused_bytes=sizes["unused_bytes"],
-        text=" ".join(text.split())[:_TEXT],
-    )
-
-
-def _first(patterns: tuple[str, ...], text: str) -> int | None:
-    for pattern in patterns:
-        found = re.search(pattern, text)
-        if found is not None:
-            return round(float(found.group(1)) * _UNITS[found.group(2)])
-    return None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it was raised from, the innermost first."""
-    chain: list[BaseException] = []
-    while error is not None and len(chain) < _MOST_CAUSES and all(error is not one for one in chain):
-        chain.append(error)
-        error = part_of(error, "__cause__") or part_of(error, "__context__")
-    yield from reversed(chain)
-
-
-def _ran_out(error: BaseException, text: str) -> bool:
-    known = [one for one in (getattr(torch, "OutOfMemoryError", None), torch.cuda.OutOfMemoryError, MemoryError) if one]
-    bases = mro_of(type(error))
-    if any(base is one for base in bases for one in known):
-        return True
-    return any(base is RuntimeError for base in bases) and any(word in text for word in _WORDS)
-
-
-def _text_of(error: BaseException) -> str:
-    """The message, without asking the error's own class for it."""
-    arguments = part_of(error, "args")
-    return arguments[0] if arguments and type(arguments[0]) is str else ""
-
-
-def _line(error: BaseException | None, cell_name: str) -> int | None:
-    """The cell's line that the innermost of its frames in the traceback stands on."""
-    line = None
-    trace = None if error is None else part_of(error, "__traceback__")
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == cell_name:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
-
-
 _KEPT = 2_000
-_NO_PEAKS: Mapping[int, int] = {}
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_NO_PEAKS: Mapping[int, int] = {}
 
 
 class Holdings:
     """The looks of one run. A part that fails is left out and becomes a note.
 
     Args:
-        known: fields of a ``LiveRecord``, which get ``owners``, ``owners_complete``, ``allocator``, ``out_of_memory``.
         over: nothing is recorded any more.
+
+    Attributes:
+        fields: of a ``LiveRecord``: ``owners``, ``owners_complete``, ``allocator``, ``out_of_memory``, as far as known.
     """
 
-    def __init__(self, known: dict[str, Any], options: Options, notes: Notes, *, over: bool = False) -> None:
-        self._known = known
+    def __init__(self, options: Options, notes: Notes, *, over: bool = False) -> None:
+        self.fields: dict[str, Any] = {}
         self._options = options
         self._notes = notes
         self._over = over
@@ -158,14 +120,14 @@ class Holdings:
     def begin(self) -> None:
         """Recording is about to begin."""
         self._over = False
-        if self._options.memory:
-            self._peaks = self._notes.shielded(peaks_so_far) or {}
+        if self._options.memory and torch.cuda.is_initialized():
+            self._peaks = self._notes.shielded(_peaks) or {}
 
     def stop(self) -> None:
         """Recording is over: what holds memory now, unless the error that ended it was looked at. Once."""
         self._over = True
-        if self._options.memory and "owners" not in self._known:
-            self._look(self._known, None, self._peaks)
+        if self._options.memory and "owners" not in self.fields:
+            self.fields |= self._look(None, self._peaks)
 
     def look_at_error(self, error: BaseException | None, cell_name: str) -> None:
         """What holds memory when the cell ends in an error, of a request that failed also without ``options.memory``.
@@ -177,55 +139,54 @@ class Holdings:
         """
         failed = None if error is None else self._notes.shielded(out_of_memory, error, cell_name)
         if failed is not None and self._over:
-            then: dict[str, Any] = {}
-            self._look(then, error)
-            fields = {name: getattr(failed, name) for name in OutOfMemory.__struct_fields__}
-            failed = OutOfMemory(**{**fields, "later": True, "owners": (then["owners"] or ())[:_KEPT]})
-            self._known["allocator"] = then["allocator"]
-        elif error is not None and (failed is not None or self._options.memory) and "owners" not in self._known:
-            self._look(self._known, error, self._peaks)
+            then = self._look(error, _NO_PEAKS)
+            failed = structs.replace(failed, later=True, owners=(then["owners"] or ())[:_KEPT])
+            self.fields["allocator"] = then["allocator"]
+        elif error is not None and (failed is not None or self._options.memory) and "owners" not in self.fields:
+            self.fields |= self._look(error, self._peaks)
         if failed is not None:
-            self._known["out_of_memory"] = failed
+            self.fields["out_of_memory"] = failed
 
-    def _look(self, known: dict[str, Any], error: BaseException | None, before: Mapping[int, int] = _NO_PEAKS) -> None:
-        known["allocator"], sizes = self._notes.shielded(allocator_states, before) or ((), {})
-        known["owners"], known["owners_complete"] = self._notes.shielded(_owners, error, sizes) or (None, True)
-
-
-def peaks_so_far() -> dict[int, int]:
-    """Device to ``max_memory_allocated``, of devices in use. Nothing is started, and no statistics change."""
-    if not torch.cuda.is_initialized():
-        return {}
-    return {device: torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())}
+    def _look(self, error: BaseException | None, before: Mapping[int, int]) -> dict[str, Any]:
+        states, sizes = self._notes.shielded(allocator_states, before) or ((), {})
+        owners, complete = self._notes.shielded(_owners, error, sizes) or (None, True)
+        return {"allocator": states, "owners": owners, "owners_complete": complete}
 
 
 def live_of_failure(options: Options, error: BaseException) -> LiveRecord | None:
     """The record of a cell whose recording was handed out before it ran out of memory; ``None`` for other errors."""
     notes = Notes()
-    known: dict[str, Any] = {"cuda": torch.cuda.is_initialized()}
-    Holdings(known, options, notes).look_at_error(error, users_file(error))
-    return LiveRecord(**known, notes=notes.as_tuple()) if "out_of_memory" in known else None
+    holdings = Holdings(options, notes)
+    holdings.look_at_error(error, users_file(error))
+    if "out_of_memory" not in holdings.fields:
+        return None
+    return LiveRecord(**holdings.fields, cuda=torch.cuda.is_initialized(), notes=notes.as_tuple())
 
 
-def _owners(error: BaseException | None, sizes: dict[tuple[int, int], tuple[int, int]]) -> Any:
+def _owners(error: BaseException | None, sizes: Mapping[tuple[int, int], int]) -> Any:
     with namespaces(error) as spaces:
-        return owners_of(spaces.given, sizes, around=spaces.around, results=spaces.results)
+        return owners_of(spaces, sizes)
+
+
+def _peaks() -> dict[int, int]:
+    """Device to ``max_memory_allocated``. No statistics change."""
+    return {device: torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())}
 
 
 def allocator_states(
     before: Mapping[int, int] = _NO_PEAKS,
-) -> tuple[tuple[AllocatorState, ...], dict[tuple[int, int], tuple[int, int]]]:
-    """(states, sizes): each device in use, and (device, address) to (bytes, bytes asked for) of each block given out.
+) -> tuple[tuple[AllocatorState, ...], dict[tuple[int, int], int]]:
+    """(states, sizes): each device in use, and (device, address) to the bytes of each block given out.
 
     Both empty where CUDA is not in use. Nothing is started, and no statistics change.
 
     Args:
-        before: ``peaks_so_far()`` at an earlier moment, from which on a peak counts.
+        before: ``max_memory_allocated`` of each device at an earlier moment, from which on a peak counts.
     """
     if not torch.cuda.is_initialized():
         return (), {}
     largest: dict[int, int] = {}
-    sizes: dict[tuple[int, int], tuple[int, int]] = {}
+    sizes: dict[tuple[int, int], int] = {}
     try:
         segments = torch.cuda.memory_snapshot()
     except RuntimeError:  # an allocator without blocks, such as cudaMallocAsync
@@ -237,8 +198,7 @@ def allocator_states(
             if block["state"] == "inactive":
                 largest[device] = max(largest[device], block["size"])
             elif block["state"] == "active_allocated":
-                asked = block.get("requested_size") or block["size"]  # came with torch 2.1
-                sizes[device, address] = block["size"], min(asked, block["size"])
+                sizes[device, address] = block["size"]
             address += block["size"]
     expandable = any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
     states = []
@@ -246,7 +206,10 @@ def allocator_states(
         reserved = torch.cuda.memory_reserved(device)
         if not reserved:
             continue
-        free, total = _driver(device)
+        try:
+            free, total = torch.cuda.mem_get_info(device)
+        except RuntimeError:
+            free = total = None
         states.append(
             AllocatorState(
                 device=device,
@@ -261,14 +224,6 @@ def allocator_states(
             )
         )
     return tuple(states), sizes
-
-
-def _driver(device: int) -> tuple[int | None, int | None]:
-    try:
-        free, total = torch.cuda.mem_get_info(device)
-        return free, total
-    except RuntimeError:
-        return None, None
 
 
 MOST_ENTRIES = 100_000
@@ -330,7 +285,7 @@ def check_snapshot(target: Path) -> None:
     """Before anything runs: there is an allocator that can be asked.
 
     Raises:
-        OptionError: there is no CUDA device, or this torch keeps no history.
+        OptionError: there is no CUDA device.
     """
     if not torch.cuda.is_available():
         raise OptionError(
@@ -338,15 +293,9 @@ def check_snapshot(target: Path) -> None:
             "only the CUDA allocator keeps a history, and there is no CUDA device here",
             "leave it out",
         )
-    if not hasattr(torch.cuda.memory, "_record_memory_history") or not hasattr(torch.cuda.memory, "_dump_snapshot"):
-        raise OptionError(
-            f"--memory-snapshot {target}", "the history came with torch 2.1", "use a newer torch or leave it out"
-        )
 
 
 def history_on() -> bool:
     """Whether a history is kept already; where torch does not say, whether there are entries."""
     known = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    if known is not None:
-        return bool(known())
-    return any(torch.cuda.memory._snapshot().get("device_traces", ()))
+    return bool(known()) if known is not None else any(torch.cuda.memory._snapshot().get("device_traces", ()))

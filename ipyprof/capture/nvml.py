@@ -12,8 +12,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from statistics import mean, median
 from typing import Any
 
@@ -48,7 +47,6 @@ class DeviceReader:
         self._handle: Any = None
         self._missing = ""
         self._now: dict[str, Any] | None = None
-        self._idle = False
 
     def open(self) -> None:
         """Start NVML; nothing where CUDA is not in use or NVML was started."""
@@ -78,13 +76,13 @@ class DeviceReader:
         if self._handle is None:
             return
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        self._idle = bits is not None and bool(bits & IDLE)
+        idle = bits is not None and bool(bits & IDLE)
         power = self._ask("nvmlDeviceGetPowerUsage")
         self._now = {
             # What holds an idle clock is not what held it in the steps.
-            "slowed_by": None if bits is None or self._idle else _named(bits),
-            "sm_clock_mhz": None if self._idle else self._ask("nvmlDeviceGetClockInfo", of=1),
-            "power_w": None if power is None or self._idle else power / 1000,
+            "slowed_by": None if bits is None or idle else tuple(name for bit, name in REASONS.items() if bits & bit),
+            "sm_clock_mhz": None if idle else self._ask("nvmlDeviceGetClockInfo", of=1),
+            "power_w": None if power is None or idle else power / 1000,
             "pcie_generation": self._ask("nvmlDeviceGetCurrPcieLinkGeneration"),
             "pcie_width": self._ask("nvmlDeviceGetCurrPcieLinkWidth"),
         }
@@ -99,9 +97,9 @@ class DeviceReader:
         if not torch.cuda.is_initialized() and self._nvml is None and not self._missing:
             return None, None
         try:
-            utilization = self._first(self._utilization, windows)
+            percent = self._typical("NVML_GPU_UTILIZATION_SAMPLES", mean, windows, whole=True)
             known = self._state(windows)
-            return utilization, DeviceState(**known, missing=self._missing)
+            return None if percent is None else percent / 100, DeviceState(**known, missing=self._missing)
         finally:
             self.close()
 
@@ -126,8 +124,8 @@ class DeviceReader:
 
     def _state(self, windows: Sequence[tuple[int, int]]) -> dict[str, Any]:
         known = dict(self._now or {})
-        clock = self._first(self._sampled("NVML_PROCESSOR_CLK_SAMPLES", median), windows)
-        power = self._first(self._sampled("NVML_TOTAL_POWER_SAMPLES", mean), windows)
+        clock = self._typical("NVML_PROCESSOR_CLK_SAMPLES", median, windows)
+        power = self._typical("NVML_TOTAL_POWER_SAMPLES", mean, windows)
         limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
         if clock:
             known["sm_clock_mhz"] = round(clock)
@@ -174,37 +172,27 @@ class DeviceReader:
                 shares.setdefault(sample.pid, []).append(sample.smUtil)
         return max((mean(values) / 100 for values in shares.values()), default=0.0)
 
-    def _utilization(self, window: tuple[int, int]) -> float | None:
-        """The mean over whole samples: one speaks of the time since the one before, so both must lie in the window."""
-        first_us, last_us = _unix_us(window)
-        samples = self._samples("NVML_GPU_UTILIZATION_SAMPLES", first_us)
-        values = [
-            sample.sampleValue.uiVal
-            for before, sample in pairwise(samples)
-            if first_us <= before.timeStamp and sample.timeStamp <= last_us
-        ]
-        return sum(values) / len(values) / 100 if values else None
+    def _typical(
+        self,
+        name: str,
+        typical: Callable[[list[int]], float],
+        windows: Sequence[tuple[int, int]],
+        *,
+        whole: bool = False,
+    ) -> float | None:
+        """The typical value of the driver's samples in the first window that has one, or ``None``.
 
-    def _sampled(self, name: str, typical: Any) -> Any:
-        """A function of a window: the typical value of the driver's samples in it, or ``None``."""
-
-        def of(window: tuple[int, int]) -> float | None:
+        Args:
+            whole: a sample speaks of the time since the one before, so both must lie in the window.
+        """
+        for window in windows:
             first_us, last_us = _unix_us(window)
-            samples = self._samples(name, first_us)
-            values = [s.sampleValue.uiVal for s in samples if first_us <= s.timeStamp <= last_us]
-            return float(typical(values)) if values else None
-
-        return of
-
-    def _samples(self, name: str, since_us: int) -> Sequence[Any]:
-        kind = getattr(self._nvml, name, None)
-        answer = None if kind is None else self._ask("nvmlDeviceGetSamples", of=(kind, since_us))
-        return () if answer is None else answer[1]
-
-    @staticmethod
-    def _first(measure: Any, windows: Sequence[tuple[int, int]]) -> float | None:
-        """The measure over the first window that has one."""
-        return next((value for window in windows if (value := measure(window)) is not None), None)
+            kind = getattr(self._nvml, name, None)
+            answer = None if kind is None else self._ask("nvmlDeviceGetSamples", of=(kind, first_us))
+            samples = [one for one in (() if answer is None else answer[1]) if first_us <= one.timeStamp <= last_us]
+            if values := [one.sampleValue.uiVal for one in samples[whole:]]:
+                return float(typical(values))
+        return None
 
     def _ask(self, *names: str, of: Any = ()) -> Any:
         """The answer of the first of these functions that this pynvml has, or ``None``."""
@@ -218,10 +206,6 @@ class DeviceReader:
                 self._missing = f"the driver stopped answering: {_words(failure)}"
                 self._handle = None
             return None
-
-
-def _named(bits: int) -> tuple[str, ...]:
-    return tuple(name for bit, name in REASONS.items() if bits & bit)
 
 
 def _unix_us(window: tuple[int, int]) -> tuple[int, int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -16,15 +16,11 @@ from typing import Any, SupportsIndex
 
 import torch
 
+from ipyprof.capture.looking import NOT_THE_USERS
 from ipyprof.trace.live import SyncSite
 
 _SYNC_TEXT = "synchronizing CUDA operation"
 _MODE_TEXT = "Synchronization debug mode is a prototype"
-_NOT_A_SITE = (
-    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
-    sysconfig.get_paths()["stdlib"] + os.sep,
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-)
 
 
 class _Matcher:
@@ -132,7 +128,7 @@ class SyncLines:
 
     def _saw(self, frame: FrameType | None) -> None:
         innermost = frame
-        while frame is not None and frame.f_code.co_filename.startswith(_NOT_A_SITE):
+        while frame is not None and frame.f_code.co_filename.startswith(NOT_THE_USERS):
             frame = frame.f_back
         at = frame or innermost
         if at is not None:
@@ -156,24 +152,19 @@ def process_bytes() -> int | None:
 
 def versions() -> dict[str, str | None]:
     """Versions of torch, cuda, cupti, python and ipyprof; unknown is ``None``."""
-    cupti = next(
-        (
-            found
-            for name in ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu13", "nvidia-cuda-cupti-cu12")
-            if (found := _package_version(name)) is not None
-        ),
-        None,
-    )
+    packages = ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu13", "nvidia-cuda-cupti-cu12")
+    cupti = next((found for name in packages if (found := package_version(name)) is not None), None)
     return {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "cupti": cupti,
         "python": platform.python_version(),
-        "ipyprof": _package_version("ipyprof"),
+        "ipyprof": package_version("ipyprof"),
     }
 
 
-def _package_version(name: str) -> str | None:
+def package_version(name: str) -> str | None:
+    """The version of an installed package, or ``None``."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -224,20 +215,12 @@ def _quotas(root: Path) -> Iterator[float]:
             base = base / "cpu" if (base / "cpu").is_dir() else base / controllers
         group = base / path.lstrip("/")
         for folder in (group, *group.parents):
-            if controllers:
-                yield _share(_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us"))
-            else:
-                quota, period, *_ = [*_text(folder / "cpu.max").split(), "", ""]
-                yield _share(quota, period)
+            files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            with suppress(ValueError, ZeroDivisionError):  # no such file, or no limit
+                quota, period = " ".join(_text(folder / file) for file in files).split()
+                yield int(quota) / int(period)
             if folder == base:
                 break
-
-
-def _share(quota: str, period: str) -> float:
-    try:
-        return int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):
-        return -1.0
 
 
 def _text(path: Path) -> str:

@@ -159,6 +159,19 @@ def already_on() -> bool:
     return doors.profiler_recording() or doors.profiler_open()
 
 
+_attached = False
+
+
+def profiled_before() -> bool:
+    """Whether a profiler of ours has started CUPTI in this process: it stays attached, and costs every launch."""
+    return _attached
+
+
+def _attach() -> None:
+    global _attached
+    _attached = True
+
+
 class Profiler:
     """One session of torch's profiler.
 
@@ -188,6 +201,7 @@ class Profiler:
     def warm(self) -> None:
         """Have CUPTI's first start (4 to 5 s) over before anything is recorded. Without CUDA there is none."""
         if self._cuda:
+            _attach()
             self._run_empty()
 
     def prepare(self) -> None:
@@ -199,6 +213,8 @@ class Profiler:
         if self._options.memory and self._cuda:
             have_block_warning_over(tuple(self._activities()))
         self._torch = self._new()
+        if self._cuda:
+            _attach()
         try:
             self._torch.prepare_trace()
         except BaseException:

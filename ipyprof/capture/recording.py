@@ -1,4 +1,4 @@
-"""What one run of the profiler leaves: the exported trace in a directory of its own, and the live record."""
+"""What one run of the profiler leaves: its steps, line ranges and notes, and the exported trace in a directory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import mmap
 import shutil
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,9 @@ from typing import Any
 
 import torch
 
-from ipyprof.capture import baseline, nvml, probes
+from ipyprof.capture import baseline, probes
 from ipyprof.capture import torch_doors as doors
-from ipyprof.capture.notes import Notes
-from ipyprof.capture.probes import usable_cores
-from ipyprof.capture.profiler import Profiler
+from ipyprof.capture.profiler import Profiler, uninterrupted
 from ipyprof.trace.live import LiveRecord
 
 STEP, MARK, FOREIGN = b'"ProfilerStep#', b'"ProfilerMark#', b'"ProfilerUser#'
@@ -28,6 +25,33 @@ STEP, MARK, FOREIGN = b'"ProfilerStep#', b'"ProfilerMark#', b'"ProfilerUser#'
 
 A profiler of the user's that waits for its schedule records its steps too, each under torch's name.
 """
+
+
+class Notes:
+    """Sentences for the trust section, each ``(check, status, text)``, in order and without repeats."""
+
+    def __init__(self) -> None:
+        self._notes: dict[tuple[str, str, str], None] = {}
+
+    def add(self, check: str, status: str, text: str) -> None:
+        """Keep one; ``status`` is ``ok``, ``warn`` or ``fail``."""
+        self._notes[check, status, text] = None
+
+    def failed(self, status: str, failure: Exception) -> None:
+        """Keep a failure of ours."""
+        self.add("capture", status, f"{type(failure).__name__}: {failure}")
+
+    def shielded(self, act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """What ``act`` returns, or ``None`` with a note when it fails."""
+        try:
+            return act(*arguments, **named)
+        except Exception as failure:
+            self.failed("warn", failure)
+            return None
+
+    def as_tuple(self) -> tuple[tuple[str, str, str], ...]:
+        """All of them."""
+        return tuple(self._notes)
 
 
 class RecordedSteps:
@@ -142,25 +166,8 @@ class Recording:
     def discard(self) -> None:
         """Remove the file, but not those of the others. Calling it again does nothing."""
         if self.directory is not None:
-            self.directory.cleanup()
-
-
-class HandOver:
-    """Gives the complete recording to the caller, once; ``on_ready`` is ``None`` where nobody waits for it."""
-
-    def __init__(self, on_ready: Callable[[Recording], None] | None) -> None:
-        self._on_ready = on_ready
-
-    def give(self, recording: Recording | None) -> None:
-        """Nothing happens without a recording. A failure is a warning: at a mark it would reach the user's code."""
-        if recording is None:
-            return
-        on_ready, self._on_ready = self._on_ready, None
-        if on_ready is not None:
-            try:
-                on_ready(recording)
-            except Exception as failure:
-                warnings.warn(f"ipyprof: the report failed: {type(failure).__name__}: {failure}", stacklevel=2)
+            with uninterrupted():  # the directory's own finalizer is gone once its removal has begun
+                self.directory.cleanup()
 
 
 def export(profiler: Profiler, *, unfinished: int | None) -> tuple[Path, TemporaryDirectory[str]]:
@@ -189,87 +196,28 @@ def export(profiler: Profiler, *, unfinished: int | None) -> tuple[Path, Tempora
     return path, directory
 
 
-def exported(
-    profiler: Profiler, notes: Notes, *, unfinished: int | None
-) -> tuple[Path | None, TemporaryDirectory[str] | None]:
-    """As ``export``; (``None``, ``None``) with a note where that failed."""
-    try:
-        return export(profiler, unfinished=unfinished)
-    except Exception as failure:
-        text = f"the recording could not be written: {type(failure).__name__}: {failure}"
-        notes.add("profiler", "fail", text)
-        return None, None
+class LineRange:
+    """Records a range ``## line N``; ``around`` holds the open ones of the thread, the innermost last.
 
-
-def live_record(
-    known: Mapping[str, Any],
-    wait: baseline.Laps,
-    steps: RecordedSteps,
-    after: baseline.Laps,
-    device: nvml.DeviceReader,
-    notes: Notes,
-) -> LiveRecord:
-    """The record of a run: ``known`` holds its fields that are no measurement. A probe that fails becomes a note.
-
-    ``loaders`` in ``known`` is asked here; ``device`` is closed.
+    Its exit does nothing where the range is not among them any more.
     """
-    ask_loaders = known.get("loaders", tuple)
-    wait_ns, after_ns, profiled_ns = (laps.durations_ns() for laps in (wait, after, steps.laps))
-    name, samples = baseline.choose(after_ns, wait_ns, profiled_ns, closed=after.closed)
-    windows = [window for laps in (after, wait, steps.laps) if (window := laps.window_ns)]
-    utilization, state = notes.shielded(device.finish, windows) or (None, None)
-    fields: dict[str, Any] = {**known, "loaders": notes.shielded(ask_loaders) or ()}
-    return LiveRecord(
-        **fields,
-        baseline_ns=samples,
-        baseline=name,
-        baseline_closing=name == "after_first" and after.closed and len(after_ns) == 1,
-        baseline_host_ns=after.settled().host_ns() if name == "after" else (),
-        wait_ns=wait_ns,
-        profiled_ns=profiled_ns,
-        closing_ns=tuple(steps.closing_ns),
-        cuda=bool(notes.shielded(probes.gpu_was_used)),
-        environment=notes.shielded(probes.versions) or {},
-        device_names=notes.shielded(probes.device_names) or {},
-        utilization=utilization,
-        device_state=state,
-        cores=notes.shielded(usable_cores),
-        process_memory=tuple(steps.memory),
-        notes=notes.as_tuple(),
-    )
 
+    __slots__ = ("_around", "_range")
 
-class LineRanges:
-    """The open ranges of one thread, the innermost last."""
-
-    def __init__(self) -> None:
-        self._open: list[AbstractContextManager[Any]] = []
-
-    def of(self, line: int) -> AbstractContextManager[Any]:
-        """A context manager that records a range ``## line N``. Its exit does nothing when the range is ended."""
-        return _LineRange(line, self._open)
-
-    def end_all(self) -> None:
-        """End every open range, the innermost first, while their profiler is on."""
-        while self._open:
-            self._open.pop().__exit__(None, None, None)
-
-    def forget(self) -> None:
-        """The profiler of the open ranges was taken: they must not be ended."""
-        self._open.clear()
-
-
-class _LineRange:
-    __slots__ = ("_open", "_range")
-
-    def __init__(self, line: int, open_ranges: list[AbstractContextManager[Any]]) -> None:
+    def __init__(self, line: int, around: list[AbstractContextManager[Any]]) -> None:
         self._range = doors.named_range(f"## line {line}")
-        self._open = open_ranges
+        self._around = around
 
     def __enter__(self) -> None:
         self._range.__enter__()
-        self._open.append(self._range)
+        self._around.append(self._range)
 
     def __exit__(self, *_error: object) -> None:
-        while self._range in self._open:  # with one inside that an interrupt left open
-            self._open.pop().__exit__(None, None, None)
+        while self._range in self._around:  # with one inside that an interrupt left open
+            self._around.pop().__exit__(None, None, None)
+
+
+def end_ranges(opened: list[AbstractContextManager[Any]]) -> None:
+    """End every open range, the innermost first, while their profiler is on."""
+    while opened:
+        opened.pop().__exit__(None, None, None)

@@ -14,13 +14,13 @@ all is recorded.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from IPython.core.error import UsageError
 from torch.utils.data import dataloader as loader_module
@@ -39,78 +39,12 @@ from ipyprof.capture.marking import (
     step_name,
 )
 from ipyprof.capture.profiler import uninterrupted
-from ipyprof.capture.watch import (
-    LOADER_BATCHES,
-    Choice,
-    Evidence,
-    Launches,
-    LoopState,
-    Rules,
-    Watch,
-    batches_left,
-    known_length,
-)
+from ipyprof.capture.session import Session, repeated_runs
+from ipyprof.capture.watch import Choice, Evidence, Launches, LoopState, Rules, Watch, batches_left, known_length
 from ipyprof.options import Options
-from ipyprof.trace.live import LoaderSeen
 
 
-class Session(Protocol):
-    """What a detector needs of `ipyprof.capture.session.Session`, which never raises into the user's code."""
-
-    @property
-    def recording(self) -> bool:
-        """True only while steps are recorded."""
-
-    @property
-    def over(self) -> bool:
-        """True when no mark changes anything any more."""
-
-    def start_cold(self) -> None:
-        """Record at once, without a baseline."""
-
-    def drop(self) -> None:
-        """Forget a cold recording; the phases begin at the next mark."""
-
-    def plan(self, *, remaining: int | None, cycle: int = 1) -> None:
-        """Before the first mark, once: steps still to come, with the one that starts at that mark."""
-
-    def mark(self, line: int | None = None) -> None:
-        """A step ends here and the next one begins."""
-
-    def close(self, line: int | None = None) -> None:
-        """The last step ends here and none begins."""
-
-    def check_limit(self) -> None:
-        """Stop a recording that has run for too long."""
-
-    def describe(
-        self, *, how: str, mark: str, loop_line: int | None, loop_is_for: bool, alternatives: tuple[str, ...]
-    ) -> None:
-        """Keep how the step was found."""
-
-    def draws(self, iterable: str, loaders: Callable[[], tuple[LoaderSeen, ...]]) -> None:
-        """Keep what the steps draw from; ``loaders`` is asked at the end."""
-
-    def range(self, line: int) -> AbstractContextManager[Any]:
-        """A range around one statement of the cell; it records nothing while no step is recorded."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """``way`` is one of ``STEP_WAYS``, ``loop`` the named one, ``runs`` how often the cell is run."""
-
-    way: str
-    loop: Loop | None
-    runs: int
-
-
-def repeated_runs(options: Options) -> int:
-    """How often ``--step cell`` runs the cell: wait + warmup + active, for each recording."""
-    given = ((options.wait, 2), (options.warmup, 2), (options.active, 3))
-    return options.repeat * sum(default if value is None else value for value, default in given)
-
-
-def asked_for(options: Options, loops: Sequence[Loop], source: str) -> Asked:
+def rules_for(options: Options, loops: Sequence[Loop], source: str) -> Rules:
     """The user's wish, checked against the cell's own loops.
 
     Raises:
@@ -126,27 +60,7 @@ def asked_for(options: Options, loops: Sequence[Loop], source: str) -> Asked:
         loop = _commented(loops, source)
     if loop is None and options.step == "loop" and not loops:
         raise UsageError(f"--step loop: {_list(loops)}; leave the option out or give --step optimizer.")
-    way = "loop" if loop is not None else options.step
-    return Asked(way=way, loop=loop, runs=repeated_runs(options) if way == "cell" else 1)
-
-
-def other_ways(loops: Sequence[Loop], *, optimizers: Sequence[str], batches: bool, runs: int | None) -> tuple[str, ...]:
-    """What else could be the step, each with the option that chooses it.
-
-    Args:
-        loops: those that were not chosen.
-        optimizers: class names of the optimizers that stepped.
-        batches: batches were drawn from a DataLoader.
-        runs: how often ``--step cell`` would run the cell, or ``None`` where that makes no sense.
-    """
-    ways = [f"the loop at line {loop.line}: --loop {loop.line}" for loop in loops]
-    if optimizers:
-        ways.append(f"the steps of {', '.join(optimizers)}: --step optimizer")
-    if batches:
-        ways.append("the batches: --step loader")
-    if runs is not None:
-        ways.append(f"the cell, run {runs} times as %%timeit does: --step cell")
-    return tuple(ways)
+    return Rules("loop" if loop is not None else options.step, loop)
 
 
 def _commented(loops: Sequence[Loop], source: str) -> Loop | None:
@@ -177,7 +91,20 @@ def _list(loops: Sequence[Loop]) -> str:
     return f"its loops are on lines {', '.join(lines[:-1])} and {lines[-1]}"
 
 
-__all__ = ["Session", "StepDetector"]
+def _guarded(act: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose exception never reaches the user's code: it switches the marks off, and ``None`` comes back."""
+
+    @functools.wraps(act)
+    def guarded(detector: StepDetector, *arguments: Any) -> Any:
+        try:
+            return act(detector, *arguments)
+        except Exception as error:
+            detector._fail(error)
+            return None
+
+    return guarded
+
+
 _LOADER_FILES = (__file__, watch.__file__, loader_module.__file__)
 
 
@@ -216,23 +143,14 @@ class StepDetector:
         self._loops = tuple(loops)
         self._filename = filename
         self._cell_filename = filename if source else ""  # a block of a script has statements that are not marked
-        asked = asked_for(options, self._loops, source)
-        self.runs = asked.runs
-        self._way = way = asked.way
-        self._rules = Rules(
-            loops=way in ("auto", "loop"),
-            optimizers=way in ("auto", "optimizer"),
-            loaders=way in ("auto", "loader"),
-            loop=None if asked.loop is None else asked.loop.index,
-            loader_batches=2 if way == "loader" else LOADER_BATCHES,
-        )
-        self._launched = launched
-        self._evidence = Evidence(self._loops, self._rules, launched or _always)
+        self._rules = rules_for(options, self._loops, source)
+        self._way = self._rules.way
+        self.runs = repeated_runs(options) if self._way == "cell" else 1
+        self._evidence = Evidence(self._loops, self._rules, launched or Launches())
         self._watch: Watch | None = None
         self._names = Builtins()
         self._thread = 0
         self._cold: LoopState | bool = False
-        self._pending: LoopState | None = None
         self._chosen: LoopState | None = None
         self._mark = ""  # what a mark is, once that is settled
         self._closed = False
@@ -256,63 +174,9 @@ class StepDetector:
             self._install()
         return self
 
+    @_guarded
     def run_begins(self, number: int) -> None:
         """The cell is about to run for the ``number``-th time, from 0."""
-        self._guarded(self._run_begins, number)
-
-    def cell_ended(self) -> None:
-        """The last run came to its end without an exception."""
-        self._guarded(self._cell_ended)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        with uninterrupted():
-            self._restore()
-        if not self._mark:
-            self._guarded(self._describe_nothing)
-
-    def user_step(self) -> None:
-        """``ipyprof.step()`` was called in the cell."""
-        if threading.get_ident() == self._thread:
-            self._guarded(self._user_step)
-
-    # -- the names in the cell --
-
-    def _seen(self, index: int, iterable: Any) -> Any:
-        if not self._mark:
-            self._guarded(self._evidence.loop_starts, index, _length(iterable))
-            self._evidence.states[index].iterable = self._guarded(drawn_name, iterable) or ""
-        elif self._chosen is not None and self._evidence.states[index] in self._evidence.around(self._chosen):
-            state = self._evidence.states[index]
-            state.begun, state.length = 0, _length(iterable)
-        return iterable
-
-    def _watched_step(self, state: LoopState) -> Callable[[], bool]:
-        """The mark of a loop before the choice."""
-
-        def step() -> bool:
-            state.begun += 1
-            if state.begun < state.look_at:
-                return False
-            return bool(self._guarded(self._iteration, state))
-
-        return step
-
-    def _loop_closed(self, index: int) -> None:
-        self._guarded(self._loop_ended, index)
-
-    def range(self, line: int) -> AbstractContextManager[Any]:
-        """A range around the statement at ``line``."""
-        try:
-            return self._session.range(line)
-        except Exception as error:
-            self._fail(error)
-            return nullcontext()
-
-    # -- before the choice --
-
-    def _run_begins(self, number: int) -> None:
         if self._way == "cell":
             if number == 0 and self.runs > 1:
                 return  # the run that decides, as the first iteration of a loop
@@ -327,16 +191,82 @@ class StepDetector:
             self._cold = True
             self._session.start_cold()
 
+    @_guarded
+    def cell_ended(self) -> None:
+        """The last run came to its end without an exception."""
+        if self._way == "cell" and self.runs > 1:
+            self._session.close(1)
+        elif self._cold is True and not self._mark:
+            self._mark = "cell"
+            self._describe("the cell, once")
+            self._session.close(1)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with uninterrupted():
+            self._restore()
+        if not self._mark:
+            self._describe_nothing()
+
+    @_guarded
+    def user_step(self) -> None:
+        """``ipyprof.step()`` was called in the cell."""
+        if threading.get_ident() != self._thread:
+            return
+        if self._mark == "call":
+            self._mark_event()
+        elif self._mark or self._way not in ("auto", "call"):
+            text = "ipyprof.step() was called, but the steps were already found in another way"
+            if ("steps", "warn", text) not in self.notes:
+                self.notes.append(("steps", "warn", text))
+        else:
+            inner = self._evidence.innermost()
+            left = None if inner is None else self._evidence.remaining(inner)
+            self._choose_events("call", "ipyprof.step()", None if left is None else left - 1)
+
+    # -- the names in the cell --
+
+    def _seen(self, index: int, iterable: Any) -> Any:
+        if not self._mark:
+            self._loop_starts(index, iterable)
+        elif self._chosen is not None and self._evidence.states[index] in self._evidence.around(self._chosen):
+            state = self._evidence.states[index]
+            state.begun, state.length = 0, _length(iterable)
+        return iterable
+
+    def _watched_step(self, state: LoopState) -> Callable[[], bool]:
+        """The mark of a loop before the choice."""
+
+        def step() -> bool:
+            state.begun += 1
+            if state.begun < state.look_at:
+                return False
+            return bool(self._iteration(state))
+
+        return step
+
+    def range(self, line: int) -> AbstractContextManager[Any]:
+        """A range around the statement at ``line``."""
+        try:
+            return self._session.range(line)
+        except Exception as error:
+            self._fail(error)
+            return nullcontext()
+
+    # -- before the choice --
+
+    @_guarded
+    def _loop_starts(self, index: int, iterable: Any) -> None:
+        self._evidence.loop_starts(index, _length(iterable))
+        self._evidence.states[index].iterable = drawn_name(iterable)
+
+    @_guarded
     def _iteration(self, state: LoopState) -> bool:
         choice = self._evidence.iteration_begins(state)
-        if choice is not None and not choice.now:
-            self._pending = choice.state
-            self._pending.look_at = 0
-        elif choice is not None:
+        if choice is not None:
             return self._choose_loop(choice)
-        elif self._pending is state:
-            return self._choose_loop(Choice(state=state, cycle=1, now=True))
-        elif state.begun == 1 and self._starts_cold(state):
+        if state.begun == 1 and self._starts_cold(state):
             self._cold = state
             self._session.start_cold()
             return self._session.recording
@@ -347,9 +277,10 @@ class StepDetector:
         if not self._rules.loops or self._cold or not self._evidence.is_single(state):
             return False
         if self._rules.loop is not None:
-            return state.loop.index == self._rules.loop
+            return state.loop is self._rules.loop
         return self._evidence.is_outermost(state) and not state.loop.has_children
 
+    @_guarded
     def _loop_ended(self, index: int) -> None:
         if not self._mark:
             state = self._evidence.states[index]
@@ -368,9 +299,7 @@ class StepDetector:
                 self._session.close(self._chosen.loop.line)
                 self._be_done()
 
-    def _on_step(self, optimizer: Any) -> None:
-        self._guarded(self._optimizer_stepped, optimizer)
-
+    @_guarded
     def _optimizer_stepped(self, optimizer: Any) -> None:
         self._session.check_limit()
         self._optimizer_names[type(optimizer).__name__] = None
@@ -383,14 +312,12 @@ class StepDetector:
                 if anchor() is None and type(stepped).__name__ == name:
                     anchor = weakref.ref(stepped)  # a new one for the next fold
                 if anchor() is stepped:
-                    self._guarded(self._mark_event)
+                    self._mark_event()
 
             assert self._watch is not None
             self._watch.on_step, self._watch.on_batch = mark, self._check_limit
 
-    def _on_batch(self, iterator: Any) -> None:
-        self._guarded(self._batch_drawn, iterator)
-
+    @_guarded
     def _batch_drawn(self, iterator: Any) -> None:
         self._session.check_limit()
         if self._evidence.batch_drawn(
@@ -401,23 +328,11 @@ class StepDetector:
 
             def mark(drawn: Any) -> None:
                 if getattr(drawn, "_dataset", None) is dataset:
-                    self._guarded(self._mark_event)
+                    self._mark_event()
 
             assert self._watch is not None
             self._watch.on_step, self._watch.on_batch = self._check_limit, mark
             self._watch.mark_after_fetch()
-
-    def _user_step(self) -> None:
-        if self._mark == "call":
-            self._mark_event()
-        elif self._mark or self._way not in ("auto", "call"):
-            text = "ipyprof.step() was called, but the steps were already found in another way"
-            if ("steps", "warn", text) not in self.notes:
-                self.notes.append(("steps", "warn", text))
-        else:
-            inner = self._evidence.innermost()
-            left = None if inner is None else self._evidence.remaining(inner)
-            self._choose_events("call", "ipyprof.step()", None if left is None else left - 1)
 
     # -- the choice --
 
@@ -445,7 +360,7 @@ class StepDetector:
             try:
                 session.mark(line)
                 if session.over:
-                    self._be_done()
+                    self._only_time(line)
                 return session.recording
             except Exception as error:
                 self._fail(error)
@@ -467,56 +382,48 @@ class StepDetector:
             self._names.set(name, bool if state.loop.has_children else self._is_recording)
         self._session.mark(running_line(self._filename))
 
+    @_guarded
     def _mark_event(self) -> None:
-        if self._session.over:
-            self._be_done()
-        else:
-            self._session.mark(running_line(self._filename))
+        self._session.mark(None if self._session.over else running_line(self._filename))
 
     def _is_recording(self) -> bool:
         return self._session.recording
 
+    @_guarded
     def _check_limit(self, _event: Any) -> None:
-        self._guarded(self._session.check_limit)
+        self._session.check_limit()
 
     # -- the end --
 
-    def _cell_ended(self) -> None:
-        if self._way == "cell" and self.runs > 1:
-            self._session.close(1)
-        elif self._cold is True and not self._mark:
-            self._mark = "cell"
-            self._describe("the cell, once")
-            self._session.close(1)
-
+    @_guarded
     def _describe_nothing(self) -> None:
         if self._cold is True:
             self._describe("the cell, once")
         elif isinstance(self._cold, LoopState):
             self._describe(f"loop at line {self._cold.loop.line}, once", self._cold.loop)
         elif self._rules.loop is not None:
-            self._describe(
-                f"loop at line {self._loops[self._rules.loop].line}, which did not come to a second iteration"
-            )
+            self._describe(f"loop at line {self._rules.loop.line}, which did not come to a second iteration")
         else:
             self._describe("no step found")
 
     def _describe(self, how: str, loop: Loop | None = None) -> None:
-        others = other_ways(
-            [other for other in self._loops if other is not loop],
-            optimizers=() if self._mark == "optimizer" else tuple(self._optimizer_names),
-            batches=self._evidence.any_batch and self._mark != "loader",
-            runs=repeated_runs(self._options) if self._mark in ("", "cell") and self._way != "cell" else None,
-        )
+        """Tell the session how the step was found, and what else could be one, with the option that chooses it."""
+        ways = [f"the loop at line {other.line}: --loop {other.line}" for other in self._loops if other is not loop]
+        if self._optimizer_names and self._mark != "optimizer":
+            ways.append(f"the steps of {', '.join(self._optimizer_names)}: --step optimizer")
+        if self._evidence.any_batch and self._mark != "loader":
+            ways.append("the batches: --step loader")
+        if self._mark in ("", "cell") and self._way != "cell":
+            ways.append(f"the cell, run {repeated_runs(self._options)} times as %%timeit does: --step cell")
         self._session.describe(
             how=how,
             mark=self._mark or "cell",
             loop_line=None if loop is None else loop.line,
             loop_is_for=loop is not None and loop.is_for,
-            alternatives=others,
+            alternatives=tuple(ways),
+            iterable="" if loop is None else self._evidence.states[loop.index].iterable,
+            loaders=tuple if self._watch is None else self._watch.loaders.seen,
         )
-        iterable = "" if loop is None else self._evidence.states[loop.index].iterable
-        self._session.draws(iterable, tuple if self._watch is None else self._watch.loaders.seen)
 
     # -- small parts --
 
@@ -525,6 +432,22 @@ class StepDetector:
         if self._watch is not None:
             self._watch.forget_backward()
             self._watch.on_step = self._watch.on_batch = instead
+
+    def _only_time(self, line: int) -> None:
+        """All is recorded: the steps of the chosen loop are timed until the cell ends; nothing else is looked at."""
+        self._leave_watching(_ignore)
+        mark = self._session.mark
+
+        def step() -> bool:
+            mark(line)
+            return False
+
+        around = self._evidence.around(self._chosen) if self._chosen is not None else ()
+        for state in self._evidence.states:
+            if state is self._chosen:
+                self._names.set(step_name(state.loop.index), step)
+            elif state not in around:
+                self._names.set(step_name(state.loop.index), bool)
 
     def _be_done(self) -> None:
         """No mark means anything any more: make each as cheap as can be."""
@@ -538,14 +461,13 @@ class StepDetector:
     def _install(self) -> None:
         try:
             self._names.set(SEEN, self._seen)
-            self._names.set(CLOSED, self._loop_closed)
+            self._names.set(CLOSED, self._loop_ended)
             self._names.set(RANGE, self.range)
             for state in self._evidence.states:
                 self._names.set(step_name(state.loop.index), self._watched_step(state))
             if self._way not in ("call", "cell"):
-                self._watch = Watch(self._on_step, self._on_batch, self._evidence.backward_ran)
-                if self._launched is None:
-                    self._evidence.launched = Launches()
+                self._watch = Watch(self._optimizer_stepped, self._batch_drawn, self._evidence.backward_ran)
+                self._watch.loaders.waited = self._session.clock.waited
         except BaseException:
             self._restore()
             raise
@@ -554,14 +476,6 @@ class StepDetector:
         if self._watch is not None:
             self._watch.close()
         self._names.restore()
-
-    def _guarded(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``act`` returns. An exception of ours never reaches the user's code: it switches the marks off."""
-        try:
-            return act(*arguments)
-        except Exception as error:
-            self._fail(error)
-            return None
 
     def _fail(self, error: Exception) -> None:
         self.notes.append(("steps", "fail", f"the step marks were switched off: {type(error).__name__}: {error}"))
@@ -584,10 +498,6 @@ def _length(iterable: Any) -> int | None:
         return known_length(iterable)
     except Exception:
         return None  # the user's own __len__ failed
-
-
-def _always() -> bool:
-    return True
 
 
 def _ignore(_event: Any) -> None:

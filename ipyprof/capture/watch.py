@@ -3,7 +3,7 @@
 Each door is private or global torch, guarded, and closed by `Watch.close`; where one is missing, what it shows is
 simply not seen. Costs: 0.5 us for an optimizer step, under 0.2 us for a backward pass, 1.2 us for a batch.
 
-* Optimizer: the global post hooks, as `ipyprof.capture.watch` says.
+* Optimizer: a stand-in for torch's dict of global post hooks, which has ours behind the user's.
 * Batches: a data descriptor in place of ``_BaseDataLoaderIter._num_yielded``, which ``__next__`` raises by one when it
   has a batch. Only where ``__next__`` does not do that is the method itself replaced. Another one in place of
   ``_profile_name``, which ``__next__`` reads first, tells when the fetch began.
@@ -15,10 +15,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import OrderedDict
+from collections import UserDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 import torch.optim.optimizer as optimizer_module
@@ -36,49 +36,36 @@ NOW = 0
 NEVER = 2**62
 
 
+@dataclass(slots=True, eq=False)
 class LoopState:
     """One loop while the cell runs; the counts are those of the iteration that runs now.
 
     A mark of the loop adds one to ``begun`` and has no more to do while ``begun < look_at``.
     """
 
-    __slots__ = (
-        "active",
-        "backwards",
-        "batches",
-        "begun",
-        "confirm",
-        "deferred",
-        "drawn",
-        "ever_begun",
-        "fetched",
-        "iterable",
-        "length",
-        "look_at",
-        "loop",
-        "steps",
-        "waited",
-    )
-
-    def __init__(self, loop: Loop) -> None:
-        self.loop = loop
-        self.waited = 0  # iterations with a backward pass and no optimizer step
-        self.confirm: int | None = None  # the cycle, if the next iteration has no optimizer step
-        self.ever_begun = 0
-        self.iterable = ""  # the class that it draws from
-        self.batches: dict[int, int] = {}
-        self.steps: dict[int, int] = {}
-        self.rest()
+    loop: Loop
+    waited: int = 0  # iterations with a backward pass and no optimizer step
+    confirm: int | None = None  # the cycle, if the next iteration has no optimizer step
+    ever_begun: int = 0
+    iterable: str = ""  # the class that it draws from
+    batches: dict[int, int] = field(default_factory=dict)
+    steps: dict[int, int] = field(default_factory=dict)
+    backwards: int = 0
+    active: bool = False
+    look_at: int = NOW
+    begun: int = 0
+    length: int | None = None
+    drawn: int = 0
+    fetched: bool = False
+    deferred: LoopState | None = None
 
     def rest(self) -> None:
         """The loop is not running."""
         self.active = False
         self.look_at = NOW
-        self.begun = 0
-        self.length: int | None = None
-        self.drawn = 0
+        self.begun = self.drawn = 0
         self.fetched = False
-        self.deferred: LoopState | None = None
+        self.length = self.deferred = None
         self.clear()
 
     def clear(self) -> None:
@@ -88,24 +75,29 @@ class LoopState:
         self.backwards = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A loop that is the step, its cycle, and whether its next iteration begins right now."""
+class Choice(NamedTuple):
+    """A loop that is the step, and its cycle."""
 
     state: LoopState
     cycle: int
-    now: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rules:
-    """Which rules apply. ``loop`` is the index of the loop that the user named."""
+    """Which rules apply: the way is one of ``STEP_WAYS``, ``loop`` the one that the user named."""
 
-    loops: bool
-    optimizers: bool
-    loaders: bool
-    loop: int | None = None
-    loader_batches: int = LOADER_BATCHES
+    way: str
+    loop: Loop | None = None
+
+    @property
+    def loops(self) -> bool:
+        """A loop may be the step."""
+        return self.way in ("auto", "loop")
+
+    @property
+    def optimizers(self) -> bool:
+        """Steps of an optimizer may be."""
+        return self.way in ("auto", "optimizer")
 
 
 class Evidence:
@@ -117,8 +109,9 @@ class Evidence:
         self.any_step = False
         self.any_batch = False
         self._rules = rules
-        self.launched = launched
+        self._launched = launched
         self._stack: list[LoopState] = []
+        self._pending: LoopState | None = None
         self._since_steps: dict[int, int] = {}
         self._since_batches: dict[int, int] = {}
         self._since_backwards = 0
@@ -136,13 +129,15 @@ class Evidence:
         return state
 
     def iteration_begins(self, state: LoopState) -> Choice | None:
-        """The loop that the end of its previous iteration chose, or ``None``. ``state.begun`` counts the new one."""
+        """This loop, where it is chosen from its new iteration on, or ``None``. ``state.begun`` counts that one."""
         if not state.active:
             state = self.loop_starts(state.loop.index, None)
             state.begun = 1
         self._leave_to(state.loop.index)
         state.ever_begun += 1
         choice = self._iteration_ended(state) if self._is_second(state) else None
+        if choice is None and self._pending is state:
+            choice = Choice(state, 1)
         state.clear()
         state.look_at = self._next_look(state)
         if self._rules.loops:
@@ -190,10 +185,10 @@ class Evidence:
             state.look_at = NOW
             state.fetched |= state.begun == 0
         count = self._since_batches[key] = self._since_batches.get(key, 0) + 1
-        if not self._rules.loaders or count < self._rules.loader_batches:
+        if self._rules.way == "loader":  # asked for
+            return count >= 2
+        if self._rules.way != "auto" or count < LOADER_BATCHES:
             return False
-        if not self._rules.loops:  # asked for
-            return True
         return in_function and not self.any_step and (not self._since_backwards or count > MOST_CYCLE)
 
     def backward_ran(self) -> None:
@@ -244,18 +239,18 @@ class Evidence:
 
     def _next_look(self, state: LoopState) -> int:
         """The iteration whose beginning must be looked at although nothing happened before it."""
-        if state.waited or self._rules.loop == state.loop.index:
+        if state.waited or self._rules.loop is state.loop:
             return NOW
         if self.is_outermost(state):
             return state.begun + 1 if state.begun < 8 else 2 * state.begun  # a hot loop that launches nothing
         return NEVER
 
     def _is_second(self, state: LoopState) -> bool:
-        return state.begun > 1 or (self._rules.loop == state.loop.index and state.ever_begun > 1)
+        return state.begun > 1 or (self._rules.loop is state.loop and state.ever_begun > 1)
 
     def _iteration_ended(self, state: LoopState) -> Choice | None:
         if self._rules.loop is not None:
-            return self._settled(state) if state.loop.index == self._rules.loop else None
+            return self._settled(state) if state.loop is self._rules.loop else None
         if not self._rules.loops or self.anchor is not None:
             return None
         counts = state.batches if self._stack[0].drawn else state.steps
@@ -268,13 +263,15 @@ class Evidence:
         if state.deferred is not None:
             if 1 in state.steps.values():
                 return self._settled(state)
-            return Choice(state=state.deferred, cycle=1, now=False)
+            self._pending = state.deferred  # chosen when its next iteration begins
+            self._pending.look_at = NOW
+            return None
         if self._rules.optimizers and self._since_steps and min(self._since_steps.values()) >= 2:  # b
             self.anchor = _steps_least(self._since_steps)
             return None
         inner_cycle = any(each.confirm for each in self.states if each.loop.parent == state.loop.index)
         if self.is_outermost(state) and not inner_cycle and not (state.length == 1 and state.loop.has_children):  # c
-            return self._settled(state) if self.launched() else None
+            return self._settled(state) if self._launched() else None
         return None
 
     def _settled(self, state: LoopState) -> Choice | None:
@@ -292,7 +289,7 @@ class Evidence:
         elif state.backwards and not state.steps and has_time and state.waited < MOST_CYCLE:
             state.waited += 1
             return None
-        return Choice(state=state, cycle=cycle if cycle <= MOST_CYCLE else 1, now=True)
+        return Choice(state, cycle if cycle <= MOST_CYCLE else 1)
 
     def _may_be_whole(self, state: LoopState) -> LoopState | None:
         """The loop around, when its iteration and not this one may be the step."""
@@ -330,43 +327,16 @@ _NAME = "_global_optimizer_post_hooks"
 MOST_FRAMES = 8  # between a step and that of its base class: the step itself and a few decorators
 
 
-class _StandIn(OrderedDict[int, Hook]):
-    """torch's dict of hooks with ours behind them in ``values``, which torch asks; holds nothing itself."""
+class _StandIn(UserDict[int, Hook]):
+    """torch's dict of hooks with ours behind them in ``values``, which torch asks; all else is the user's, as it is."""
 
     def __init__(self, users: dict[int, Hook]) -> None:
-        super().__init__()
-        self.users = users
+        self.data = users
         self.ours: tuple[Hook, ...] = ()
 
     def values(self) -> Any:
         """The hooks at this moment, so that a step under way is not disturbed."""
-        return [*self.users.values(), *self.ours]
-
-    def keys(self) -> Any:
-        """The user's, as they are."""
-        return self.users.keys()
-
-    def items(self) -> Any:
-        """The user's, as they are."""
-        return self.users.items()
-
-    def __setitem__(self, key: int, hook: Hook) -> None:
-        self.users[key] = hook
-
-    def __getitem__(self, key: int) -> Hook:
-        return self.users[key]
-
-    def __delitem__(self, key: int) -> None:
-        del self.users[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.users
-
-    def __iter__(self) -> Any:
-        return iter(self.users)
-
-    def __len__(self) -> int:
-        return len(self.users)
+        return [*self.data.values(), *self.ours]
 
 
 # Kept for the life of the process: handles of hooks that the user registers during a run refer to it, weakly.
@@ -376,9 +346,9 @@ _stand_ins: dict[int, _StandIn] = {}
 def hook_optimizer_steps(hook: Hook) -> Callable[[], None]:
     """The function that takes the hook out again. Where torch has no such hooks, the hook is never called."""
     users = getattr(optimizer_module, _NAME, None)
-    if not isinstance(users, dict):
+    if not isinstance(users, (dict, _StandIn)):
         register = getattr(optimizer_module, "register_optimizer_step_post_hook", None)
-        return _nothing_optimizer_hooks if register is None else register(hook).remove
+        return _nothing if register is None else register(hook).remove
     stand_in = users if isinstance(users, _StandIn) else _stand_ins.setdefault(id(users), _StandIn(users))
     stand_in.ours = (*stand_in.ours, hook)
     setattr(optimizer_module, _NAME, stand_in)
@@ -386,7 +356,7 @@ def hook_optimizer_steps(hook: Hook) -> Callable[[], None]:
     def take_out() -> None:
         stand_in.ours = tuple(other for other in stand_in.ours if other is not hook)
         if not stand_in.ours and getattr(optimizer_module, _NAME, None) is stand_in:
-            setattr(optimizer_module, _NAME, stand_in.users)
+            setattr(optimizer_module, _NAME, stand_in.data)
 
     return take_out
 
@@ -408,24 +378,11 @@ def inside_another_step(optimizer: Any) -> bool:
     return False
 
 
-def _nothing_optimizer_hooks() -> None:
-    """Nothing to take out."""
-
-
 _COUNTER = "_num_yielded"
 _ENTRY = "_profile_name"
 _SIZED: tuple[type, ...] = (
-    range,
-    list,
-    tuple,
-    dict,
-    set,
-    frozenset,
-    str,
-    bytes,
-    type({}.keys()),
-    type({}.values()),
-    type({}.items()),
+    *(range, list, tuple, dict, set, frozenset, str, bytes),
+    *(type({}.keys()), type({}.values()), type({}.items())),
 )
 _EXAMPLES: tuple[Any, ...] = (range(1), [], (), {}, set(), range(2**70))
 _COUNTED: tuple[type, ...] = tuple(type(iter(example)) for example in _EXAMPLES)
@@ -479,7 +436,7 @@ class Watch:
                 on_batch(iterator)
             return batch
 
-        self._replace(iterator_type, "__next__", __next__, original)
+        self._put(iterator_type, "__next__", __next__, original)
 
     def _watch_optimizers(self) -> None:
         def stepped(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
@@ -497,16 +454,16 @@ class Watch:
             self.mark_after_fetch()
             return
         before = iterator_type.__dict__.get(_COUNTER)
-        self._describe(iterator_type, _COUNTER, _Counter(self._began, self._fetched, before), before)
+        self._put(iterator_type, _COUNTER, _Counter(self._began, self._fetched, before), before)
         if iterator_type.__dict__.get(_ENTRY) is None:
-            self._describe(iterator_type, _ENTRY, _Entry(self.loaders.entered_ns), None)
+            self._put(iterator_type, _ENTRY, _Entry(self.loaders.entered_ns), None)
 
-    def _describe(self, owner: Any, name: str, descriptor: Any, before: Any) -> None:
-        """Put a descriptor into the class, in place of ``before``."""
-        setattr(owner, name, descriptor)
+    def _put(self, owner: Any, name: str, new: Any, before: Any) -> None:
+        """Let ``owner`` have ``new`` under this name in place of ``before``; ``None`` = it had nothing."""
+        setattr(owner, name, new)
 
         def undo() -> None:
-            if owner.__dict__.get(name) is not descriptor:
+            if owner.__dict__.get(name) is not new:
                 return
             if before is None:
                 delattr(owner, name)
@@ -535,37 +492,39 @@ class Watch:
                 self._on_backward()
             return original(*arguments, **keywords)
 
-        self._replace(torch.autograd, name, first_call, original)
+        self._put(torch.autograd, name, first_call, original)
         self._undo_backward = self._undo.pop()
 
-    def _replace(self, owner: Any, name: str, new: Any, original: Any) -> None:
-        setattr(owner, name, new)
 
-        def undo() -> None:
-            if owner.__dict__.get(name) is new:
-                setattr(owner, name, original)
+class _Attribute:
+    """A data descriptor that keeps the attribute in the instance."""
 
-        self._undo.append(undo)
-
-
-class _Counter:
-    """A data descriptor that keeps the attribute in the instance and reports each rise; ``before`` is the outer one.
-
-    An epoch begins where it is made, or falls to zero: it is set to zero once more when the workers have started.
-    """
-
-    def __init__(self, began: Callable[[Any], None], fetched: Callable[[Any, int], None], before: Any) -> None:
-        self._began = began
-        self._fetched = fetched
-        self._before = before
+    name: str
 
     def __get__(self, iterator: Any, _owner: Any = None) -> Any:
         if iterator is None:
             return self
         try:
-            return iterator.__dict__[_COUNTER]
+            return iterator.__dict__[self.name]
         except KeyError:
-            raise AttributeError(_COUNTER) from None
+            raise AttributeError(self.name) from None
+
+    def __set__(self, iterator: Any, value: Any) -> None:
+        iterator.__dict__[self.name] = value
+
+
+class _Counter(_Attribute):
+    """Reports each rise; ``before`` is the outer one.
+
+    An epoch begins where it is made, or falls to zero: it is set to zero once more when the workers have started.
+    """
+
+    name = _COUNTER
+
+    def __init__(self, began: Callable[[Any], None], fetched: Callable[[Any, int], None], before: Any) -> None:
+        self._began = began
+        self._fetched = fetched
+        self._before = before
 
     def __set__(self, iterator: Any, value: int) -> None:
         if isinstance(self._before, _Counter):
@@ -580,23 +539,18 @@ class _Counter:
             state[_COUNTER] = value
 
 
-class _Entry:
-    """A data descriptor that keeps the attribute in the instance and writes down when it was last read, by iterator."""
+class _Entry(_Attribute):
+    """Writes down when it was last read, by iterator."""
+
+    name = _ENTRY
 
     def __init__(self, read_ns: dict[int, int]) -> None:
         self._read_ns = read_ns
 
     def __get__(self, iterator: Any, _owner: Any = None) -> Any:
-        if iterator is None:
-            return self
-        self._read_ns[id(iterator)] = time.perf_counter_ns()
-        try:
-            return iterator.__dict__[_ENTRY]
-        except KeyError:
-            raise AttributeError(_ENTRY) from None
-
-    def __set__(self, iterator: Any, value: Any) -> None:
-        iterator.__dict__[_ENTRY] = value
+        if iterator is not None:
+            self._read_ns[id(iterator)] = time.perf_counter_ns()
+        return super().__get__(iterator)
 
 
 class Launches:

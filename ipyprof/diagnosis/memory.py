@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ipyprof.analysis.holders import (
     ACTIVATIONS,
     GRAPHS,
     OPTIMIZER,
     REST,
-    ROUNDING,
     TEMPORARIES,
     TENSORS,
-    Holding,
     held_by_name,
 )
 from ipyprof.analysis.profile import Profile
+from ipyprof.analysis.results import Holder
 from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.cause import Verdict
 from ipyprof.formatting import percent_whole, shorten, size_text, speedup_text
@@ -26,7 +26,7 @@ MOST_LINES = 2
 _DROPPED = (TENSORS, GRAPHS)
 
 
-def checkpoint_advice(holders: Sequence[Holding]) -> tuple[str, ...]:
+def checkpoint_advice(holders: Sequence[Holder]) -> tuple[str, ...]:
     """Which lines' activations to compute again in the backward pass, and what that saves at most.
 
     Args:
@@ -43,7 +43,7 @@ def checkpoint_advice(holders: Sequence[Holding]) -> tuple[str, ...]:
     )
 
 
-def growth_advice(growing: Sequence[Holding]) -> tuple[str, ...]:
+def growth_advice(growing: Sequence[Holder]) -> tuple[str, ...]:
     """What to do about holders that hold more after every step; little growth is left out."""
     return tuple(_of_growth(one) for one in growing if one.bytes >= thresholds.GROWTH_BYTES)
 
@@ -70,7 +70,7 @@ def fragmentation_advice(
     return (f"{text}; {_segments(state)}",)
 
 
-def _of_growth(one: Holding) -> str:
+def _of_growth(one: Holder) -> str:
     size = size_text(one.bytes)
     where = f" (line {one.line})" if one.line and f"line {one.line}" not in one.name else ""
     if one.name == "Out":
@@ -88,12 +88,12 @@ def _of_growth(one: Holding) -> str:
     return f"{_spoken(one)}: {size} more after each step{where}. The peak is not reached yet."
 
 
-def _spoken(one: Holding) -> str:
+def _spoken(one: Holder) -> str:
     """The holder at the beginning of a sentence; a variable keeps its letters."""
     return one.name if one.role == TENSORS else f"{one.name[:1].upper()}{one.name[1:]}"
 
 
-def error_advice(holders: Sequence[Holding]) -> tuple[str, ...]:
+def error_advice(holders: Sequence[Holder]) -> tuple[str, ...]:
     """What to do about memory that only the traceback of an earlier error keeps."""
     total = sum(holding.bytes for holding in holders)
     kept = sum(one.bytes for one in holders if _of_last_error(one))
@@ -105,12 +105,12 @@ def error_advice(holders: Sequence[Holding]) -> tuple[str, ...]:
     )
 
 
-def _of_last_error(one: Holding) -> bool:
+def _of_last_error(one: Holder) -> bool:
     return one.name.endswith(", last error)")
 
 
 def failure_advice(
-    failed: OutOfMemory, holders: Sequence[Holding], state: AllocatorState | None, others_bytes: int | None
+    failed: OutOfMemory, holders: Sequence[Holder], state: AllocatorState | None, others_bytes: int | None
 ) -> tuple[str, ...]:
     """What would have made room for the request that failed, the cheapest first; where nothing does, its own size.
 
@@ -193,7 +193,7 @@ def _segments(state: AllocatorState | None) -> str:
     return "start Python with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
 
 
-def batch_share(failed: OutOfMemory, holders: Sequence[Holding]) -> float | None:
+def batch_share(failed: OutOfMemory, holders: Sequence[Holder]) -> float | None:
     """The share by which a batch has to shrink so that this one request fits; ``None`` where that is not known.
 
     What follows the batch is the request itself, activations, and temporaries. Later requests of the step are not
@@ -223,21 +223,21 @@ def allocator_at(profile: Profile, failed: OutOfMemory) -> AllocatorState | None
     return next((state for state in states if state.device == failed.device), None)
 
 
-def holders_at_failure(profile: Profile) -> tuple[Holding, ...]:
+def holders_at_failure(profile: Profile) -> tuple[Holder, ...]:
     """Who held memory when the request failed: from the recording that it ended, else by name alone."""
     failed, live, summary = failed_request(profile), profile.live, profile.memory
     if failed is None or live is None:
         return ()
     if not failed.later:
-        view = next((view for view in summary.devices if view.device == failed.device and view.holders), None)
+        view = next((view for view in summary.devices if view.device == failed.device and view.memory.holders), None)
         if view is not None:
-            return view.holders
+            return view.memory.holders
     named = held_by_name(failed.owners if failed.later else live.owners or (), failed.device)
     state = allocator_at(profile, failed)
     allocated = failed.allocated_bytes or (state.allocated_bytes if state is not None else 0)
     rest = allocated - sum(holding.bytes for holding in named)
     if rest > 0:
-        named = (*named, Holding(name=FAILED_REST, role=REST, bytes=rest, line=None))
+        named = (*named, Holder(name=FAILED_REST, role=REST, bytes=rest))
     return tuple(sorted(named, key=lambda holding: -holding.bytes))
 
 
@@ -269,7 +269,7 @@ def verdict_of_failure(profile: Profile, verdict: Verdict) -> Verdict:
     )
 
 
-def failure_headline(failed: OutOfMemory, holders: tuple[Holding, ...]) -> str:
+def failure_headline(failed: OutOfMemory, holders: tuple[Holder, ...]) -> str:
     """At most 25 words: which request, where, and who holds most of what has a name.
 
     Example:
@@ -280,7 +280,7 @@ def failure_headline(failed: OutOfMemory, holders: tuple[Holding, ...]) -> str:
     memory = "host memory" if failed.device < 0 else "memory"
     asked = f": it asked for {size_text(failed.tried_bytes)}" if failed.tried_bytes else ""
     free = f" with {size_text(failed.free_bytes)} free" if asked and failed.free_bytes is not None else ""
-    named = [one for one in holders if one.role not in (REST, ROUNDING)]
+    named = [one for one in holders if one.role != REST]
     largest = ""
     if named:
         largest = f"; largest holder: {shorten(named[0].name, _LONGEST_NAME)}, {size_text(named[0].bytes)}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from ipyprof.formatting import (
     time_text,
 )
 from ipyprof.trace.live import DeviceState
-from ipyprof.trace.reader import BROKEN, BROKEN_END, ENDS_EARLY, HOLES, REPAIRED
+from ipyprof.trace.reader import BROKEN, ENDS_EARLY, HOLES, REPAIRED
 
 
 def clocks(profile: Profile) -> tuple[str, str] | None:
@@ -130,16 +129,6 @@ def other_processes(state: DeviceState) -> tuple[str, str] | None:
     return "warn", f"{text}, computing {percent_short(state.others_busy)} of the time"
 
 
-def view(profile: Profile) -> dict[str, Any] | None:
-    """The numbers, and ``text``: one line for under the ladder. ``None`` where the driver was not asked."""
-    state = state_of(profile)
-    if state is None:
-        return None
-    fields = {name: getattr(state, name) for name in state.__struct_fields__}
-    held = state.slowed_by
-    return {"text": device_line(state), **fields, "slowed_by": None if held is None else list(held)}
-
-
 def device_line(state: DeviceState) -> str:
     """Clock, what held it back, power, link and other processes; what is missing with the reason."""
     clock, held = _clock(state), clock_held(state)
@@ -172,7 +161,7 @@ def _clock(state: DeviceState) -> str:
 NAMED_STEPS = 8
 LEVELS = ("low", "medium", "high")
 _LEAVES = {"ok": "high", "warn": "medium", "fail": "low"}
-_UNCOUNTED = frozenset({BROKEN, BROKEN_END, ENDS_EARLY, HOLES})
+_UNCOUNTED = frozenset({BROKEN, ENDS_EARLY, HOLES})
 """Damage of which nobody knows how many events it took: one broken stretch may hold any number."""
 
 
@@ -360,13 +349,13 @@ def _peaks(profile: Profile) -> Iterator[Check]:
         state = states.get(view.device)
         if state is None or state.peak_bytes is None:
             continue
-        lacking = state.peak_bytes - view.peak_bytes
+        lacking = state.peak_bytes - view.memory.peak_bytes
         if abs(lacking) <= thresholds.SAME_PEAK_BYTES:
             same.append(view.device)
         elif lacking > 0 and state.peak_bytes > (state.peak_before_bytes or 0):
             text = (
                 f"torch's own peak of GPU {view.device} is {size_text(state.peak_bytes)}, the heartbeat's "
-                f"{size_text(view.peak_bytes)}: allocations are missing, such as those of other threads"
+                f"{size_text(view.memory.peak_bytes)}: allocations are missing, such as those of other threads"
             )
             yield Check(check="memory peak", status="warn", text=text)
     if same:
@@ -394,14 +383,10 @@ LOOKS: tuple[Callable[[Profile], Iterator[Check]], ...] = (
     _kind_of_run, _steps, _stable, _records, _clocks, _replay, _overhead, _drift, _device, _memory, _damage, _notes,
 )  # fmt: skip
 NOT_OF_RECORDS: tuple[Callable[[Profile], Iterator[Check]], ...] = (_kind_of_run, _stable, _device, _damage, _notes)
-__all__ = ["LEVELS", "Check", "checks", "drift_text", "unprofiled_spread"]
 
 
-def confidence(profile: Profile) -> tuple[str, tuple[str, ...]]:
+def confidence(checked: Sequence[Check]) -> tuple[str, tuple[str, ...]]:
     """(``high``, ``medium`` or ``low``; the reasons why it is not high, each a sentence part)."""
-    lowering = [check for check in checks(profile) if check.leaves != LEVELS[-1]]
+    lowering = [check for check in checked if check.leaves != LEVELS[-1]]
     level = min((LEVELS.index(check.leaves) for check in lowering), default=len(LEVELS) - 1)
     return LEVELS[level], tuple(check.reason or check.text for check in lowering)
-
-
-__all___confidence = ["LEVELS", "confidence"]

@@ -2,106 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import ModuleType
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
 from ipyprof.analysis.steps import ends_early
-from ipyprof.diagnosis import thresholds
-from ipyprof.diagnosis.cause import NS_PER_MS, Finding, Gain, Verdict, Where, gain_of, least_share, unknown
-from ipyprof.diagnosis.causes import (
-    allocator,
-    communication,
-    cpu_bound,
-    data_loading,
-    host_sync,
-    launch_bound,
-    memory_bound,
-    misaligned_shapes,
-    tensor_cores,
-    transfer,
-    unstable_shapes,
-)
+from ipyprof.diagnosis import causes, thresholds
+from ipyprof.diagnosis.cause import NS_PER_MS, Finding, Verdict, Where, gain_of, least_share
+from ipyprof.diagnosis.causes import cause_of
+from ipyprof.diagnosis.causes.compute_bound import device_bound, healthy_headline
+from ipyprof.diagnosis.causes.data_loading import loading_advice
 from ipyprof.diagnosis.memory import verdict_of_failure
-from ipyprof.diagnosis.trust import confidence, shifted
-from ipyprof.diagnosis.words import BOUND_OF, NEXT_NAMES, device_bound, headline, healthy_headline
+from ipyprof.diagnosis.trust import LEVELS, Check, checks, confidence, shifted
 from ipyprof.formatting import percent_short, time_text
-from ipyprof.ranks import judge as straggler
-from ipyprof.trace.kinds import DEVICE_KINDS, Kind
+from ipyprof.trace.kinds import DEVICE_KINDS
 
-WAITING: tuple[ModuleType, ...] = (
-    data_loading,
-    host_sync,
-    allocator,
-    transfer,
-    communication,
-    unstable_shapes,
-    cpu_bound,
-    launch_bound,
-)
-GPU_WORK: tuple[ModuleType, ...] = (tensor_cores, misaligned_shapes, memory_bound)
-CAUSES = (*WAITING, *GPU_WORK)
-"""Each has CAUSE, ``find(profile)`` and ``edit(profile, program)``. A new cause is a new file and a row here."""
-
-RESIDUAL = launch_bound.CAUSE
-
-LOOK_ADVICE = "Look at the breakdown and the lines below; record more steps (--active 10) or a longer loop."
-CUT_ADVICE = "Copy or export the file again. The numbers below are of the part that is there, and lack the rest."
+LOADER, READS, PYTHON, RESIDUAL, RANKS = "data_loading", "host_sync", "cpu_bound", "launch_bound", "straggler"
+HEALTHY, INCONCLUSIVE, UNLIKE = "compute_bound", "inconclusive", "unlike_steps"
+_ORDER = {"found": 0, "cleared": 1, "unknown": 2}
 
 
-def diagnose(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
-    """(findings, the dominant bottleneck). Findings are ordered: found by gain, then cleared by gain, then unknown.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was found in a profile.
 
-    Where the cell ran out of memory, the verdict's sentence is of that.
+    Attributes:
+        findings: of every cause: found by gain, then cleared by gain, then unknown.
+        verdict: the dominant bottleneck; of a cell that ran out of memory, the request that failed.
+        checks: what can make the numbers wrong.
     """
+
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    checks: tuple[Check, ...]
+
+
+def diagnose(profile: Profile) -> Diagnosis:
+    """The findings, the one sentence, and how far both can be trusted."""
     findings, verdict = _judged(profile)
-    return findings, verdict_of_failure(profile, verdict)
+    checked = checks(profile)
+    level, reasons = confidence(checked)
+    verdict = replace(
+        verdict,
+        confidence=min(level, verdict.confidence, key=LEVELS.index),
+        reasons=(*verdict.reasons, *reasons),
+    )
+    return Diagnosis(findings=findings, verdict=verdict_of_failure(profile, verdict), checks=checked)
 
 
-def _judged(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
-    if ends_early(profile.trace):
-        missing = _what_is_missing(profile)
-        cut = tuple(unknown(module.CAUSE, missing) for module in (*CAUSES, straggler))
-        return cut, _inconclusive(profile, missing, advice=CUT_ADVICE)
-    reason = _cannot_look(profile)
-    if reason is not None:
-        verdict, seen = _without_gpu(profile, reason)
-        blind = tuple(unknown(module.CAUSE, reason) for module in CAUSES if verdict.cause != module.CAUSE)
-        return (blind if seen is None else (seen, *blind)), verdict
-    found = [module.find(profile) for module in CAUSES]
-    found += _between_processes(profile)
-    reason = _cannot_replay(profile)
-    if reason is not None:
-        found = [unknown(one.cause, reason) if one.status == "found" else one for one in found]
-        return tuple(_ranked(found)), _inconclusive(profile, reason)
-    return tuple(_ranked(found)), _verdict(profile, found)
+def ranked(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Found by gain, then cleared by gain, then unknown."""
+    return tuple(sorted(findings, key=lambda finding: (_ORDER[finding.status], -(finding.recoverable_ms or 0.0))))
 
 
 def edited(profile: Profile, cause: str) -> Program | None:
     """The program without this cause, or ``None`` where it is no cause with an edit."""
-    module = next((module for module in CAUSES if cause == module.CAUSE), None)
-    if module is None or profile.program is None or not profile.has_gpu:
+    if profile.program is None or not profile.has_gpu:
         return None
-    program: Program = module.edit(profile, profile.program)
-    return program
+    program = cause_of(cause).edit(profile, profile.program)
+    return None if program is profile.program else program
 
 
-def _cannot_replay(profile: Profile) -> str | None:
-    """Why the replay of the unedited step says nothing of the step, or ``None``."""
-    trace, carried = profile.trace, profile.steps.carried
-    device_ns = int(trace.dur_ns[trace.select(*DEVICE_KINDS)].sum())
-    unknown_ns = int(trace.dur_ns[carried].sum())
-    if unknown_ns > thresholds.CARRIED_SHARE * device_ns:
-        return f"the launches of {percent_short(unknown_ns / device_ns)} of the GPU's work are not in the file"
-    if shifted(profile):
-        return "host and GPU clocks disagree, so the GPU's idle time is unknown"
-    if profile.fit_error is not None and profile.fit_error > thresholds.FIT_SHARE and not profile.once:
-        return (
-            f"the replay misses the recording by {percent_short(profile.fit_error)}, over "
-            f"{percent_short(thresholds.FIT_SHARE)}"
-        )
-    return None
+def _judged(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
+    """(findings, the verdict with no more confidence than its own evidence allows)."""
+    if ends_early(profile.trace):
+        missing = _what_is_missing(profile)
+        return tuple(cause.unknown(missing) for cause in causes.CAUSES), _inconclusive(missing, _CUT)
+    reason = _cannot_look(profile)
+    if reason is not None:
+        verdict, seen = _without_gpu(profile, reason)
+        blind = [cause.unknown(reason) for cause in causes.CAUSES if cause.id not in (verdict.cause, RANKS)]
+        return (*seen, *blind), verdict
+    found = [cause.find(profile) for cause in causes.CAUSES]
+    reason = _cannot_replay(profile)
+    if reason is not None:
+        found = [cause_of(one.cause).unknown(reason) if one.status == "found" else one for one in found]
+        return ranked(found), _inconclusive(reason)
+    return ranked(found), _verdict(profile, found)
 
 
 def _what_is_missing(profile: Profile) -> str:
@@ -124,56 +103,51 @@ def _cannot_look(profile: Profile) -> str | None:
         return "the step has no length"
     if profile.silent:
         return "GPU work was launched but none was recorded"
-    if not profile.has_gpu:
-        return "no GPU"
+    return None if profile.has_gpu else "no GPU"
+
+
+def _cannot_replay(profile: Profile) -> str | None:
+    """Why the replay of the unedited step says nothing of the step, or ``None``."""
+    trace, carried = profile.trace, profile.steps.carried
+    device_ns = int(trace.dur_ns[trace.select(*DEVICE_KINDS)].sum())
+    unknown_ns = int(trace.dur_ns[carried].sum())
+    if unknown_ns > thresholds.CARRIED_SHARE * device_ns:
+        return f"the launches of {percent_short(unknown_ns / device_ns)} of the GPU's work are not in the file"
+    if shifted(profile):
+        return "host and GPU clocks disagree, so the GPU's idle time is unknown"
+    if profile.fit_error is not None and profile.fit_error > thresholds.FIT_SHARE and not profile.once:
+        off, most = percent_short(profile.fit_error), percent_short(thresholds.FIT_SHARE)
+        return f"the replay misses the recording by {off}, over {most}"
     return None
 
 
-def _between_processes(profile: Profile) -> list[Finding]:
-    """``straggler``: cleared in a single process; one file of several cannot tell."""
-    world = profile.trace.metadata.get("distributedInfo")
-    several = isinstance(world, dict) and world.get("world_size", 1) != 1
-    if several or len(profile.trace.select(Kind.COMMUNICATION)):
-        waits = "waits in collectives; " if len(profile.trace.select(Kind.COMMUNICATION)) else ""
-        return [unknown(straggler.CAUSE, f"{waits}{straggler.ONE_FILE}")]
-    return [Finding(cause=straggler.CAUSE, status="cleared", recoverable_ms=0.0, evidence="one process")]
-
-
-def _ranked(findings: list[Finding]) -> list[Finding]:
-    order = {"found": 0, "cleared": 1, "unknown": 2}
-    return sorted(findings, key=lambda finding: (order[finding.status], -(finding.recoverable_ms or 0.0)))
-
-
 def _verdict(profile: Profile, findings: list[Finding]) -> Verdict:
-    assert profile.breakdown is not None and profile.step_ns is not None and profile.program is not None
     found = [finding for finding in findings if finding.status == "found"]
     if not found:
         return _nothing_found(profile, findings)
     main = _dominant(profile, found)
-    following, gain, text = _next(profile, main)
-    level, reasons = confidence(profile)
+    cause = cause_of(main.cause)
+    following, following_ms, text = _next(profile, main)
     return Verdict(
         cause=main.cause,
-        headline=headline(profile, main),
+        headline=cause.headline(profile, main),
         advice=main.advice,
         change=main.change,
-        bound=BOUND_OF[main.cause],
+        bound=cause.bound,
         recoverable_ms=main.recoverable_ms,
         predicted_step_ms=main.predicted_step_ms,
         speedup_bound=main.speedup_bound,
-        confidence=level,
-        reasons=reasons,
+        confidence="high",
         next=following,
-        next_ms=None if gain is None else gain.recoverable_ns / NS_PER_MS,
+        next_ms=following_ms,
         next_text=text,
     )
 
 
 def _dominant(profile: Profile, found: list[Finding]) -> Finding:
     """The finding that heads the verdict: the largest gain, of the GPU's own work or of what it waits for."""
-    working = {module.CAUSE for module in GPU_WORK}
-    waits = [finding for finding in found if finding.cause not in working]
-    candidates = [finding for finding in found if finding.cause in working]
+    waits = [finding for finding in found if not cause_of(finding.cause).works]
+    candidates = [finding for finding in found if finding not in waits]
     if waits:
         candidates.insert(0, _dominant_wait(profile, waits))
     return max(candidates, key=lambda finding: finding.recoverable_ms or 0.0)
@@ -181,154 +155,140 @@ def _dominant(profile: Profile, found: list[Finding]) -> Finding:
 
 def _dominant_wait(profile: Profile, found: list[Finding]) -> Finding:
     """Of what the GPU waits for, a specific cause before the residual one where it is large enough."""
-    assert profile.step_ns is not None
     residual = next((finding for finding in found if finding.cause == RESIDUAL), None)
     specific = sorted((f for f in found if f.cause != RESIDUAL), key=lambda f: -(f.recoverable_ms or 0.0))
-    if residual is None:
-        return specific[0]
-    if not specific:
-        return residual
+    if residual is None or not specific:
+        return residual or specific[0]
     gain, of_graph = specific[0].recoverable_ms or 0.0, residual.recoverable_ms or 0.0
-    enough = gain * NS_PER_MS >= thresholds.SPECIFIC_SHARE * profile.step_ns
+    enough = gain * NS_PER_MS >= thresholds.SPECIFIC_SHARE * (profile.loop_ns or 0.0)
     if enough or gain >= thresholds.SPECIFIC_OF_GRAPH * of_graph:
         return specific[0]
     # A graph cannot hold a read-back: the sync has to go first.
-    return next((finding for finding in specific if finding.cause == host_sync.CAUSE), residual)
+    return next((finding for finding in specific if finding.cause == READS), residual)
 
 
-def _next(profile: Profile, main: Finding) -> tuple[str | None, Gain | None, str]:
-    """(the cause that comes next once the first is cured, what curing it too recovers, a few words on it)."""
-    assert profile.program is not None and profile.step_ns is not None
-    module = next(module for module in CAUSES if main.cause == module.CAUSE)
-    cured: Program = module.edit(profile, profile.program)
-    cured_ns = profile.step_without(cured)
-    best, best_gain = None, None
-    for other in CAUSES:
-        if other is module:
-            continue
-        gain = gain_of(profile, other.edit(profile, cured), before=cured, before_ns=cured_ns)
-        large = gain.recoverable_ns > thresholds.FOUND_SHARE * gain.step_ns
-        if large and (best_gain is None or gain.recoverable_ns > best_gain.recoverable_ns):
-            best, best_gain = other.CAUSE, gain
-    if best is None or best_gain is None:
-        return None, None, "then the GPU's own work"
-    gained, step = time_text(best_gain.recoverable_ns / NS_PER_MS), time_text(best_gain.step_ns / NS_PER_MS)
-    return best, best_gain, f"then {NEXT_NAMES[best]}: {gained} of {step}"
+def _next(profile: Profile, main: Finding) -> tuple[str | None, float | None, str]:
+    """(the cause that comes next once the first is cured, ms that curing it too recovers, a few words on it)."""
+    assert profile.program is not None
+    cured = cause_of(main.cause).edit(profile, profile.program)
+    cured_ns, alike = profile.step_without(cured), main.cause == UNLIKE
+    gains = [
+        (cause, gain_of(profile, cause.edit(profile, cured), before=cured, before_ns=cured_ns, alike=alike))
+        for cause in causes.CAUSES
+        if cause.id != main.cause
+    ]
+    large = [pair for pair in gains if pair[1].share > thresholds.FOUND_SHARE]
+    if not large:
+        return None, None, f"then {cause_of(HEALTHY).name}"
+    cause, gain = max(large, key=lambda pair: pair[1].recoverable_ns)
+    gained_ms = gain.recoverable_ns / NS_PER_MS
+    return cause.id, gained_ms, f"then {cause.name}: {time_text(gained_ms)} of {time_text(gain.step_ns / NS_PER_MS)}"
 
 
 def _nothing_found(profile: Profile, findings: list[Finding]) -> Verdict:
-    assert profile.breakdown is not None and profile.step_ns is not None
-    busy = profile.breakdown.parts["kernel"] / profile.step_ns
+    assert profile.breakdown is not None and profile.loop_ns is not None
+    step_ns = profile.loop_ns
+    busy = profile.breakdown.parts["kernel"] / step_ns
+    computes = f"the GPU computes {percent_short(busy)} of the step"
     if busy < thresholds.NEARLY_BUSY_SHARE:
-        return _inconclusive(
-            profile, f"the GPU computes {percent_short(busy)} of the step; {_too_little(profile, findings)}"
-        )
-    level, reasons = confidence(profile)
-    if busy < thresholds.BUSY_SHARE:
-        reasons = (f"the GPU computes {percent_short(busy)} of the step: nearly busy, not busy", *reasons)
-        level = "low" if level == "low" else "medium"
-    remaining = profile.step_ns * busy
+        return _inconclusive(f"{computes}; {_too_little(profile, findings)}")
+    nearly = busy < thresholds.BUSY_SHARE
+    remaining = step_ns * busy
     return Verdict(
-        cause="compute_bound",
+        cause=HEALTHY,
         headline=healthy_headline(profile, busy),
         advice="Change nothing in the loop. To go faster, give the GPU less work: a smaller model, a lower precision.",
         bound=device_bound(profile),
-        recoverable_ms=(profile.step_ns - remaining) / NS_PER_MS,
+        recoverable_ms=(step_ns - remaining) / NS_PER_MS,
         predicted_step_ms=remaining / NS_PER_MS,
-        speedup_bound=profile.step_ns / max(remaining, 1.0),
-        confidence=level,
-        reasons=reasons,
+        speedup_bound=step_ns / max(remaining, 1.0),
+        confidence="medium" if nearly else "high",
+        reasons=(f"{computes}: nearly busy, not busy",) if nearly else (),
     )
 
 
 def _too_little(profile: Profile, findings: list[Finding]) -> str:
     """Why the largest gain is no finding, in at most 8 words."""
-    assert profile.step_ns is not None
+    assert profile.loop_ns is not None
     largest = max(findings, key=lambda finding: finding.recoverable_ms or 0.0)
-    share = (largest.recoverable_ms or 0.0) * NS_PER_MS / profile.step_ns
+    share = (largest.recoverable_ms or 0.0) * NS_PER_MS / profile.loop_ns
     if share > least_share(profile):
         return f"{largest.cause}'s {percent_short(share)} is within the replay's error"
     return f"no cause recovers {percent_short(least_share(profile))} of it"
 
 
-def _inconclusive(profile: Profile, reason: str, advice: str = LOOK_ADVICE) -> Verdict:
+_LOOK = "Look at the breakdown and the lines below; record more steps (--active 10) or a longer loop."
+_CUT = "Copy or export the file again. The numbers below are of the part that is there, and lack the rest."
+_SILENT = (
+    "Usual reasons: no permission for GPU performance counters (NVreg_RestrictProfilingToAdminUsers=0, or "
+    "CAP_SYS_ADMIN in a container), a CUPTI that does not match the driver, an unsupported platform (WSL)."
+)
+
+
+def _inconclusive(reason: str, advice: str = _LOOK) -> Verdict:
+    headline = f"Could not tell what holds the step back: {reason}."
+    return Verdict(cause=INCONCLUSIVE, headline=headline, advice=advice)
+
+
+def _without_gpu(profile: Profile, reason: str) -> tuple[Verdict, tuple[Finding, ...]]:
+    """(the verdict without device records, its finding if any): the loader, or the largest line, or nothing."""
+    if profile.silent:
+        headline = "GPU work was launched but none was recorded, so nothing can be said of the GPU."
+        return Verdict(cause=INCONCLUSIVE, headline=headline, advice=_SILENT), ()
+    if not profile.step_ns or profile.step_ns <= 0 or profile.breakdown is None:
+        timed = profile.live is not None and bool(profile.live.baseline_ns)
+        advice = "Let the cell run at least two steps, of the kind that --step asks for."
+        if timed:
+            advice = "The steps were timed, but none was recorded; the notes below say why."
+        return _inconclusive(reason, advice), ()
+    doubt = _cpu_doubt(profile, profile.step_ns, profile.breakdown.parts["other"])
+    if doubt is not None:
+        return _inconclusive(doubt), ()
+    unlike = cause_of(UNLIKE).find(profile)
+    if unlike.status == "found" and profile.unlike_ns >= thresholds.CPU_LOADING_SHARE * (profile.loop_ns or 0.0):
+        told = replace(unlike, recoverable_ms=None, predicted_step_ms=None, speedup_bound=None)
+        return _of_cpu(UNLIKE, cause_of(UNLIKE).headline(profile, unlike), unlike.advice), (told,)
+    loading = profile.breakdown.parts["data_loading"] / profile.step_ns
+    if loading > thresholds.CPU_LOADING_SHARE:
+        cause, line = LOADER, profile.live.loop_line if profile.live is not None else None
+        text = f"fetching batches takes {percent_short(loading)} of the step"
+        advice = loading_advice(profile)
+    else:
+        cause = PYTHON
+        costs = [(cost.host_ms or 0.0, -cost.line) for cost in profile.lines if cost.line > 0]
+        line, text = None, "the CPU computes"
+        if costs:
+            host_ms, line = max(costs)[0], -max(costs)[1]
+            text = f"line {line} takes {percent_short(host_ms * NS_PER_MS / profile.step_ns)} of the step"
+        advice = "GPU time is not available here: run on a machine with CUDA to see what a GPU would wait for."
+    at = f"Line {line}: " if line and cause == LOADER else ""
+    sentence = f"{at}{text}; GPU time is not available."
+    verdict = _of_cpu(cause, sentence[0].upper() + sentence[1:], advice)
+    return verdict, (Finding(cause=cause, status="found", where=Where(line=line), evidence=text, advice=advice),)
+
+
+def _of_cpu(cause: str, headline: str, advice: str) -> Verdict:
     return Verdict(
-        cause="inconclusive",
-        headline=f"Could not tell what holds the step back: {reason}.",
+        cause=cause,
+        headline=headline,
         advice=advice,
-        confidence="low",
-        reasons=confidence(profile)[1],
+        bound=cause_of(cause).bound,
+        confidence="medium",
+        reasons=("no GPU: the gain was not replayed",),
     )
 
 
-def _cpu_doubt(profile: Profile, parts: Mapping[str, float]) -> str | None:
+def _cpu_doubt(profile: Profile, step_ns: float, other_ns: float) -> str | None:
     """Why the parts of a step without a GPU cannot be trusted, or ``None``."""
-    assert profile.step_ns is not None
     if profile.steps.count < 2:
         return "one step was recorded, at least two are needed without a GPU"
-    if profile.step_ns < thresholds.CPU_LEAST_STEP_NS:
-        return f"a step of {time_text(profile.step_ns / NS_PER_MS)} is shorter than what marking it takes"
+    if step_ns < thresholds.CPU_LEAST_STEP_NS:
+        return f"a step of {time_text(step_ns / NS_PER_MS)} is shorter than what marking it takes"
     if profile.overhead is not None and profile.overhead > thresholds.CPU_MOST_OVERHEAD:
         return f"recording made the step {profile.overhead:.0f} times as long"
-    if parts["other"] / profile.step_ns > thresholds.CPU_MOST_OTHER:
-        return f"{percent_short(parts['other'] / profile.step_ns)} of the step is not explained by the recording"
-    off = 0.0 if profile.replayed is None else abs(profile.replayed.step_ns / profile.step_ns - 1)
+    if other_ns / step_ns > thresholds.CPU_MOST_OTHER:
+        return f"{percent_short(other_ns / step_ns)} of the step is not explained by the recording"
+    off = 0.0 if profile.replayed is None else abs(profile.replayed.step_ns / step_ns - 1)
     if off > thresholds.CPU_MOST_OFF:
         return f"the recorded steps are {percent_short(off)} off the unprofiled ones, by more than recording them costs"
     return None
-
-
-def _without_gpu(profile: Profile, reason: str) -> tuple[Verdict, Finding | None]:
-    """(the verdict without device records, its finding): the loader, or the largest line, or nothing."""
-    parts = profile.breakdown.parts if profile.breakdown is not None else {}
-    if profile.silent:
-        return Verdict(
-            cause="inconclusive",
-            headline="GPU work was launched but none was recorded, so nothing can be said of the GPU.",
-            advice="Usual reasons: no permission for GPU performance counters (NVreg_RestrictProfilingToAdminUsers=0, "
-            "or CAP_SYS_ADMIN in a container), a CUPTI that does not match the driver, an unsupported platform (WSL).",
-            confidence="low",
-        ), None
-    if profile.step_ns is None or profile.step_ns <= 0 or not parts:
-        timed = profile.live is not None and bool(profile.live.baseline_ns)
-        return Verdict(
-            cause="inconclusive",
-            headline=f"Could not tell what holds the step back: {reason}.",
-            advice="The steps were timed, but none was recorded; the notes below say why."
-            if timed
-            else "Let the cell run at least two steps, of the kind that --step asks for.",
-            confidence="low",
-        ), None
-    doubt = _cpu_doubt(profile, parts)
-    if doubt is not None:
-        return _inconclusive(profile, doubt), None
-    loading = parts["data_loading"] / profile.step_ns
-    where = Where()
-    level, reasons = confidence(profile)
-    level = "medium" if level == "high" else level
-    if loading > thresholds.CPU_LOADING_SHARE:
-        line = profile.live.loop_line if profile.live is not None else None
-        where = Where(line=line)
-        cause, text = data_loading.CAUSE, f"fetching batches takes {percent_short(loading)} of the step"
-        advice = data_loading.advice(profile)
-    else:
-        cause = cpu_bound.CAUSE
-        costs = sorted((cost for cost in profile.lines if cost.line > 0), key=lambda cost: -cost.host_ns)
-        line = costs[0].line if costs else None
-        where = Where(line=line)
-        text = (
-            "the CPU computes"
-            if line is None
-            else f"line {line} takes {percent_short(costs[0].host_ns / profile.step_ns)} of the step"
-        )
-        advice = "GPU time is not available here: run on a machine with CUDA to see what a GPU would wait for."
-    at = f"Line {where.line}: " if where.line and cause == data_loading.CAUSE else ""
-    sentence = f"{at}{text}; GPU time is not available."
-    return Verdict(
-        cause=cause,
-        headline=sentence[0].upper() + sentence[1:],
-        advice=advice,
-        bound=BOUND_OF[cause],
-        confidence=level,
-        reasons=("no GPU: the gain was not replayed", *reasons),
-    ), Finding(cause=cause, status="found", where=where, evidence=text, advice=advice)

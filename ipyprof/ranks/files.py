@@ -1,37 +1,58 @@
-"""Many trace files to one summary each: side by side in processes, so that no trace leaves the process that read it.
+"""Trace files of several ranks: which they are, and one summary each, read side by side in processes.
 
-Run as a module it is such a process: paths come on standard input, one in a line, and summaries go out as JSON.
+No trace leaves the process that read it. Run as a module this is such a process: it reads the files that its arguments
+name and prints for each, in a line of JSON, its summary or why it is left out.
 """
 
 from __future__ import annotations
 
 import glob
-import json
 import os
-import queue
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
+import msgspec
+
+from ipyprof.analysis.profile import analyse
+from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.errors import IpyprofError, TraceError
-from ipyprof.ranks.summary import UNKNOWN_RANK, RankSummary, summarise
-
-if TYPE_CHECKING:
-    from ipyprof.analysis.profile import Profile
-    from ipyprof.ranks.judge import Joint
-    from ipyprof.ranks.summary import Roll
-    from ipyprof.report.report import Report, Source
-
+from ipyprof.ranks.judge import check, judge, with_ranks
+from ipyprof.ranks.summary import RankSummary, summarise
+from ipyprof.report.build import build_report
+from ipyprof.report.report import Report, Source
+from ipyprof.trace.reader import read_trace
 
 ENDINGS = (".json", ".json.gz")
-_PACKAGE_PARENT = str(Path(__file__).resolve().parents[1])
+_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 _DIGITS = re.compile(r"(\d+)")
 _ALLOWED = "load() takes a trace, a report, a list of traces, a folder of them, or a pattern such as log/*.json.gz"
+
+
+def load_ranks(paths: Sequence[Path], source: Source) -> Report:
+    """The report of several ranks' files; its step is that of the late rank, or of the first rank.
+
+    Raises:
+        IpyprofError: none of the files is a trace.
+    """
+    answers = read_summaries(paths)
+    summaries = [one for one in answers if isinstance(one, RankSummary)]
+    refused = [one for one in answers if isinstance(one, str)]
+    if not summaries:
+        raise IpyprofError(
+            f"none of {len(paths)} files is a trace ({refused[0]})",
+            "load() reads what torch.profiler exports",
+            "give the traces of the ranks",
+        )
+    left_out = [check("files", f"left out: {why}") for why in refused]
+    joint = judge(summaries, checks=left_out)
+    profile = analyse(read_trace(joint.shown.path or ""))
+    return with_ranks(build_report(profile, diagnose(profile), source=source), joint, joint.shown.rank)
 
 
 def trace_files(what: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -42,9 +63,8 @@ def trace_files(what: str | os.PathLike[str]) -> tuple[Path, ...]:
     """
     where = Path(os.fspath(what)).expanduser()
     if where.is_dir():
-        found = [path for path in where.iterdir() if path.is_file() and path.name.endswith(ENDINGS)]
         # One level down: a folder for each host.
-        found = found or [path for path in where.glob("*/*.json*") if path.is_file() and path.name.endswith(ENDINGS)]
+        found = _traces(where.iterdir()) or _traces(where.glob("*/*.json*"))
         if not found:
             raise IpyprofError(f"{where} is a folder without .json or .json.gz files", _ALLOWED, "give another one")
     elif not where.exists() and glob.has_magic(str(where)):
@@ -56,117 +76,79 @@ def trace_files(what: str | os.PathLike[str]) -> tuple[Path, ...]:
     return tuple(sorted(found, key=_natural))
 
 
-def read_summaries(paths: Sequence[Path], workers: int | None = None) -> tuple[list[RankSummary], list[str]]:
-    """(a summary for each readable file in the order given, why each of the others is left out).
+def short_name(paths: Sequence[str | os.PathLike[str]]) -> str:
+    """Such as ``log/rank0.json and 7 more``."""
+    first = os.fspath(paths[0])
+    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
 
-    Files are read by as many processes as there are cores, each one at a time: at most that many traces are in memory.
 
-    Args:
-        workers: processes; ``None`` = one for each core.
+def read_summaries(paths: Sequence[Path], workers: int | None = None) -> list[RankSummary | str]:
+    """For each file in the order given its summary, or why it is left out.
+
+    Files are read by ``workers`` processes (one for each core), each one at a time: at most that many traces are in
+    memory.
     """
-    count = min(workers or cores(), len(paths))
-    answers: list[dict[str, Any] | None] = [None] * len(paths)
-    if count > 1:
-        _read_side_by_side(paths, answers, count)
-    for at, path in enumerate(paths):
-        if answers[at] is None:
-            answers[at] = answer(path)
-    whole = [one for one in answers if one is not None]
-    found = [RankSummary.from_dict(one["summary"]) for one in whole if "summary" in one]
-    return found, [str(one["refused"]) for one in whole if "refused" in one]
+    count = min(workers or _cores(), len(paths))
+    read = _read_side_by_side(paths, count) if count > 1 else {}
+    return [read[path] if path in read else summary_of_file(path) for path in paths]
 
 
-def answer(path: Path) -> dict[str, Any]:
-    """``{"summary": ...}`` of one file, or ``{"refused": why}``."""
+def summary_of_file(path: Path) -> RankSummary | str:
+    """The summary of one file, or why it is left out."""
     try:
-        return {"summary": _summary(path).to_dict()}
+        return summarise(analyse(read_trace(path)))
     except TraceError as error:
-        return {"refused": str(error)}
+        return str(error)
     except Exception as failure:  # one odd file must not hide what the others say
-        text = " ".join(str(failure).split())
-        return {"refused": f"{path} could not be analysed ({type(failure).__name__}: {text})"}
+        return f"{path} could not be analysed ({type(failure).__name__}: {' '.join(str(failure).split())})"
 
 
-def _summary(path: Path) -> RankSummary:
-    from ipyprof.analysis.profile import analyse
-    from ipyprof.trace.reader import read_trace
-
-    trace = read_trace(path)
-    world = trace.metadata.get("distributedInfo")
-    rank = world.get("rank") if isinstance(world, dict) else None
-    known = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0
-    return summarise(
-        analyse(trace),
-        rank=rank if known and isinstance(rank, int) else UNKNOWN_RANK,
-        rank_from="distributedInfo" if known else "",
-    )
+def main() -> None:
+    """Read the files that the arguments name."""
+    for name in sys.argv[1:]:
+        sys.stdout.buffer.write(msgspec.json.encode(summary_of_file(Path(name))) + b"\n")
+        sys.stdout.flush()
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _read_side_by_side(paths: Sequence[Path], answers: list[dict[str, Any] | None], count: int) -> None:
-    """Fill ``answers``; what a process could not answer stays ``None`` and is read here.
+def _read_side_by_side(paths: Sequence[Path], count: int) -> dict[Path, RankSummary | str]:
+    """What so many processes could read; a process that died, or could not be started, leaves files out.
 
     A new interpreter each, not ``multiprocessing``: that would run the user's script again, or copy a process with CUDA
     in it.
     """
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for at in sorted(range(len(paths)), key=lambda at: -_size(paths[at])):
-        waiting.put(at)
-    threads = [threading.Thread(target=_feed, args=(waiting, paths, answers), daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _feed(waiting: queue.SimpleQueue[int], paths: Sequence[Path], answers: list[dict[str, Any] | None]) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        part for part in (_PACKAGE_PARENT, os.environ.get("PYTHONPATH", "")) if part
-    )
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ipyprof.ranks.files"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
-        )  # fmt: skip
-    except OSError:
-        return
-    with process:
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            while True:
-                try:
-                    at = waiting.get_nowait()
-                except queue.Empty:
-                    break
-                answers[at] = _asked(process.stdin, process.stdout, paths[at])
-                if answers[at] is None:
-                    break
-        finally:
-            process.kill()
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_PACKAGE_PARENT, os.environ.get("PYTHONPATH"))))
+    by_size = sorted(paths, key=lambda path: path.stat().st_size if path.is_file() else 0, reverse=True)
+    found: dict[Path, RankSummary | str] = {}
+    with ExitStack() as on:
+        started: list[tuple[subprocess.Popen[bytes], list[Path], IO[bytes]]] = []
+        for share in (by_size[at::count] for at in range(count)):
+            answers: IO[bytes] = on.enter_context(tempfile.TemporaryFile())
+            command = [sys.executable, "-m", "ipyprof.ranks.files", *(str(path.absolute()) for path in share)]
+            try:
+                process = subprocess.Popen(command, stdout=answers, stderr=subprocess.DEVNULL, env=environment)
+            except OSError:
+                break
+            on.enter_context(process)
+            on.callback(process.kill)
+            started.append((process, share, answers))
+        for process, share, written in started:
+            process.wait()
+            written.seek(0)
+            whole = [line for line in written if line.endswith(b"\n")]
+            found.update(
+                zip(share, (msgspec.json.decode(line, type=RankSummary | str) for line in whole), strict=False)
+            )
+    return found
 
 
-def _asked(question: IO[bytes], reply: IO[bytes], path: Path) -> dict[str, Any] | None:
-    """A process's answer for one file, or ``None`` where it died on it."""
-    try:
-        question.write(json.dumps(str(path.absolute())).encode() + b"\n")
-        question.flush()
-        line = reply.readline()
-        found = json.loads(line) if line else None
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+def _traces(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if path.is_file() and path.name.endswith(ENDINGS)]
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
@@ -175,103 +157,5 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
 
 
-def main() -> None:
-    """Answer until standard input ends."""
-    for line in sys.stdin:
-        print(json.dumps(answer(Path(json.loads(line)))), flush=True)
-
-
 if __name__ == "__main__":
     main()
-
-Note = tuple[str, str, str]
-_ANOTHER_HAS_GONE = re.compile(r"connection (closed|reset|refused)|broken pipe|timed? ?out|remote|nccl", re.IGNORECASE)
-"""What collectives say on the other ranks when one rank is gone."""
-
-
-def load_ranks(paths: Sequence[Path], name: str) -> Report:
-    """The report of several ranks' files; its step is that of the late rank, or of the first rank.
-
-    Args:
-        name: what the user called them, for the report.
-
-    Raises:
-        IpyprofError: none of the files is a trace.
-    """
-    from ipyprof.analysis.profile import analyse
-    from ipyprof.ranks.summary import call_the_roll
-    from ipyprof.report.report import Source
-    from ipyprof.run import now
-    from ipyprof.trace.reader import read_trace
-
-    summaries, refused = read_summaries(paths)
-    if not summaries:
-        raise IpyprofError(
-            f"none of {len(paths)} files is a trace ({refused[0]})",
-            "load() reads what torch.profiler exports",
-            "give the traces of the ranks",
-        )
-    roll = call_the_roll(summaries)
-    joint = judge(roll, notes=[("files", "warn", f"left out: {why}") for why in refused])
-    late = joint.comparison.straggler
-    shown = next((one for one in roll.ranks if late is not None and one.rank == late.rank), roll.ranks[0])
-    profile = analyse(read_trace(shown.path))
-    source = Source(kind="file", path=name, created=now())
-    return build(roll, joint, profile, shown.rank, source)
-
-
-def judge(roll: Roll, *, notes: Sequence[Note] = ()) -> Joint:
-    """Who of these ranks is late, with what could make that wrong."""
-    from ipyprof.ranks.comparison import compare
-    from ipyprof.ranks.judge import Joint, rank_checks
-
-    comparison = compare(roll.ranks)
-    return Joint(
-        comparison=comparison,
-        count=len(roll.ranks) + len(roll.cpu_only),
-        missing=roll.missing,
-        world_size=roll.world_size,
-        cpu_only=tuple(one.rank for one in roll.cpu_only),
-        notes=(*rank_checks(roll, comparison), *notes),
-        gpu=any(one.has_gpu for one in roll.ranks),
-        stopped=_stopped(roll),
-    )
-
-
-def _stopped(roll: Roll) -> tuple[tuple[int, str], ...]:
-    """Ranks that ended by an exception, those first whose error is not that another rank has gone."""
-    stopped = [(one.rank, one.stopped) for one in roll.ranks if one.stopped]
-    return tuple(sorted(stopped, key=lambda one: (bool(_ANOTHER_HAS_GONE.search(one[1])), one[0])))
-
-
-def build(
-    roll: Roll,
-    joint: Joint,
-    profile: Profile,
-    shown: int,
-    source: Source,
-    *,
-    kept: Mapping[int, str] | None = None,
-) -> Report:
-    """The report of the shown rank with what all ranks say in it.
-
-    Args:
-        shown: the rank that ``profile`` is of.
-        kept: rank → why its trace was kept, and where.
-    """
-    from ipyprof.diagnosis.verdict import diagnose
-    from ipyprof.ranks.judge import join
-    from ipyprof.ranks.report import ranks_value
-    from ipyprof.report.build import build_report
-    from ipyprof.report.report import TrustCheck
-
-    findings, verdict = join(joint, *diagnose(profile), shown=shown, has_gpu=profile.has_gpu)
-    report = build_report(profile, findings, verdict, source=source)
-    trust = tuple(TrustCheck(check=check, status=status, text=text) for check, status, text in joint.notes)
-    return replace(report, ranks=ranks_value(roll, joint, shown, kept or {}), trust=(*report.trust, *trust))
-
-
-def short_name(paths: Sequence[str | os.PathLike[str]]) -> str:
-    """Such as ``log/rank0.json and 7 more``."""
-    first = os.fspath(paths[0])
-    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"

@@ -6,7 +6,6 @@ with an end, finds who is late, and says whose traces are worth keeping; the oth
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,282 +14,29 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
+import msgspec
 import torch
+from msgspec import structs
 
+from ipyprof.analysis.profile import analyse
+from ipyprof.capture.recording import Recording
+from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.formatting import plural, shorten
 from ipyprof.options import Options
-from ipyprof.run import Delivery
-from ipyprof.show.output import Silent
-
-if TYPE_CHECKING:
-    from ipyprof.capture.recording import Recording
-    from ipyprof.capture.repeated import AnySession
-    from ipyprof.ranks.judge import Joint
-    from ipyprof.ranks.summary import HostFacts, RankSummary, Roll
-    from ipyprof.report.report import Report
-    from ipyprof.show.output import Surface
-    from ipyprof.trace.live import LiveRecord
-
-
-MOST_NODES = 16
-_ENDING = ".json"
-_PLACE = re.compile(r"^\[[^\]]*\] ")
-"""The source file that torch's errors begin with."""
-
-
-class RankDelivery(Delivery):
-    """As ``Delivery``, of one rank. ``report`` is that of all ranks on rank 0, and the rank's own elsewhere.
-
-    A process that is no rank of a job is reported as ever, with a note.
-    """
-
-    def __init__(self, options: Options, surface: Surface, *, cell: Sequence[str] = ()) -> None:
-
-        super().__init__(options, surface, cell=cell)
-        # Taken now: the block may end after the process group.
-        self._here, self._store = world(), job_store()
-        self._error: BaseException | None = None
-        self._ending: Callable[[], bool] = bool
-        self._met = False
-        self._keep = ""
-        self._temporary = Path(tempfile.gettempdir()) / f"ipyprof-ranks-{os.getpid()}-{time.time_ns() // 1_000_000}"
-        if self._here is not None and self._here.rank > 0:
-            self._page_file = None
-
-    def finish(self, session: AnySession, error: BaseException | None) -> None:
-        __tracebackhide__ = True
-        self._error = error
-        super().finish(session, error)
-
-    def _deliver(self, recording: Recording) -> None:
-        __tracebackhide__ = True
-
-        with termination_deferred() as self._ending:
-            try:
-                super()._deliver(recording)
-            finally:
-                # Nothing was recorded here, or it could not be read: the others are told, and need not wait.
-                if not self._met:
-                    found = self._meet(None, recording.live)
-                    if found is not None and found[1].stopped:
-                        from ipyprof.ranks.judge import sentence
-
-                        self._surface.say(f"ipyprof: {sentence(found[1])}.")
-
-    def _made(self, recording: Recording, live: LiveRecord) -> Report:
-        from ipyprof.analysis.profile import analyse
-        from ipyprof.diagnosis.verdict import diagnose
-        from ipyprof.ranks.files import build
-        from ipyprof.report.build import build_report
-
-        profile = analyse(self._read(recording), live)
-        findings, verdict = diagnose(profile)
-        source = self._source(live)
-        here = self._rank()
-        if here is None:
-            self._met = True
-            report = build_report(profile, findings, verdict, source=source)
-            return _noted(report, "no other rank was found: start the script with torchrun, or leave ranks out")
-        from ipyprof.ranks.summary import summarise
-
-        summary = summarise(profile, rank=here.rank, rank_from="process", facts=facts_of_process(live))
-        found = self._meet(replace(summary, error=live.partial), live)
-        if found is None:
-            report = build_report(profile, findings, verdict, source=source)
-            return report if here.rank else _noted(report, "the job's store does not answer: this rank alone is shown")
-        roll, joint, kept = found
-        if joint.stopped and not source.partial:
-            rank, why = joint.stopped[0]
-            source = replace(source, partial=f"rank {rank} stopped with {why}")
-        return build(roll, joint, profile, here.rank, source, kept=kept)
-
-    def _rank(self) -> World | None:
-        if self._here is None:
-            self._here = world()  # the process group was made in the block
-        return self._here
-
-    def _meet(self, summary: RankSummary | None, live: LiveRecord) -> tuple[Roll, Joint, dict[int, str]] | None:
-        """(who is there, what they say, rank → why its trace is kept) on rank 0, ``None`` elsewhere."""
-        from ipyprof.ranks.summary import RankSummary
-
-        self._met = True
-        here, store = self._rank(), self._store if self._store is not None else job_store()
-        if here is None or store is None:
-            return None
-        if summary is None:
-            summary = RankSummary(rank=here.rank, error=live.partial or "nothing was recorded")
-        stopped = "" if self._error is None else _words(self._error)
-        summary = replace(summary, world_size=here.size, stopped=stopped, path=str(self._kept_file(here.rank)))
-        try:
-            meeting = Meeting(here, store)
-            if here.rank:
-                self._report_to_first(meeting, summary)
-                return None
-            return self._hear_all(meeting, summary)
-        except KeyboardInterrupt:
-            raise
-        except Exception:  # the store went with the process that held it; the rank's own report is there
-            return None
-
-    def _report_to_first(self, meeting: Meeting, summary: RankSummary) -> None:
-
-        rank = meeting.here.rank
-        meeting.send(f"summary/{rank}", packed(summary.to_dict()))
-        wait = WAIT_AFTER_ERROR_S if self._error is not None else WAIT_S + ANSWER_S
-        answer = meeting.receive("decision", wait, ended=self._ending)
-        if answer is not None:
-            self._keep = str(unpacked(answer).get(str(rank), ""))
-        elif self._error is not None:
-            # Rank 0 may wait for this one in a collective, and the launcher ends it before it can say anything.
-            self._surface.say(f"ipyprof: rank {rank} stopped with {summary.stopped}; rank 0 has not reported yet.")
-
-    def _hear_all(self, meeting: Meeting, summary: RankSummary) -> tuple[Roll, Joint, dict[int, str]]:
-        from ipyprof.ranks.files import judge
-        from ipyprof.ranks.summary import RankSummary, call_the_roll
-
-        wait = WAIT_AFTER_ERROR_S if self._error is not None else WAIT_S
-        names = [f"summary/{rank}" for rank in range(1, meeting.here.size)]
-        come = meeting.gather(
-            names,
-            wait,
-            waiting=lambda missing: self._surface.status(f"waiting for {missing} ranks..."),
-            ended=self._ending,
-        )
-        roll = call_the_roll(
-            [summary, *(RankSummary.from_dict(unpacked(come[name])) for name in names if name in come)]
-        )
-        why = "before the launcher ended the job" if self._ending() else f"within {wait:.0f} s"
-        notes = [("ranks", "warn", f"{plural(len(roll.missing), 'rank')} did not report {why}")] if roll.missing else []
-        joint = judge(roll, notes=notes)
-        kept = chosen(roll, joint)
-        meeting.send("decision", packed({str(rank): why for rank, why in kept.items()}))
-        self._keep = kept.get(0, "")
-        paths = {one.rank: one.path for one in (*roll.ranks, *roll.cpu_only)}
-        return _without_paths(roll, kept), joint, {rank: f"{why}: {paths[rank]}" for rank, why in kept.items()}
-
-    def _kept_file(self, rank: int) -> Path:
-        """Where this rank's trace goes if it is kept: beside ``--trace``, else in a folder for temporary files."""
-        if self._trace_file is None:
-            return self._temporary / f"rank{rank}{_ENDING}.gz"
-        head, ending, tail = self._trace_file.name.rpartition(_ENDING)
-        return self._trace_file.with_name(f"{head}.rank{rank}{ending}{tail}")
-
-    def _write(self, recording: Recording, live: LiveRecord) -> list[str]:
-        here = self._rank()
-        if here is None:
-            return super()._write(recording, live)
-        written = []
-        if self._keep and recording.trace_path is not None:
-            from ipyprof.trace.writer import write_trace
-
-            target = self._kept_file(here.rank)
-            try:
-                if self._trace_file is None:
-                    target.parent.mkdir(mode=0o700, exist_ok=True)
-                write_trace(recording.trace_path, live, target)
-                written.append(f"trace: {target}")
-            except Exception as failure:
-                self._surface.say(f"ipyprof could not write a file: {type(failure).__name__}: {failure}")
-        # The trace is written; the page and the rest as ever.
-        kept_file, self._trace_file = self._trace_file, None
-        try:
-            return [*written, *super()._write(recording, live)]
-        finally:
-            self._trace_file = kept_file
-
-
-def surface_of_rank(surface: Surface) -> Surface:
-    """``surface`` on rank 0 and in a single process; the other ranks show nothing but what went wrong."""
-
-    here = world()
-    return surface if here is None or here.rank == 0 else Silent()
-
-
-def chosen(roll: Roll, joint: Joint) -> dict[int, str]:
-    """rank → why its trace is kept: the first, the last, one of each host, the late one and a typical one."""
-    there = [one.rank for one in roll.ranks if one.steps]
-    if not there:
-        return {}
-    reasons: dict[int, list[str]] = {}
-    late = joint.comparison.straggler
-    if late is not None:
-        reasons.setdefault(late.rank, []).append("late")
-        delays = {rank: ns for rank, ns in joint.comparison.late_ns.items() if rank != late.rank and rank in there}
-        if delays:
-            middle = sorted(delays.values())[len(delays) // 2]
-            typical = min(delays, key=lambda rank: (abs(delays[rank] - middle), rank))
-            reasons.setdefault(typical, []).append("typical")
-    reasons.setdefault(there[0], []).append("first")
-    reasons.setdefault(there[-1], []).append("last")
-    hosts: dict[str, int] = {}
-    for one in roll.ranks:
-        if one.facts.host is not None and one.steps:
-            hosts.setdefault(one.facts.host, one.rank)
-    for host, rank in list(hosts.items())[:MOST_NODES] if len(hosts) > 1 else ():
-        reasons.setdefault(rank, []).append(f"first on {host}")
-    return {rank: ", ".join(reasons[rank]) for rank in sorted(reasons)}
-
-
-def facts_of_process(live: LiveRecord) -> HostFacts:
-    """What this process knows of its machine, with what the driver said while the steps ran."""
-    from ipyprof.ranks.summary import HostFacts
-
-    state = live.device_state
-    facts = HostFacts(host=host_name(), bus_id=bus_id(), gpu=next(iter(live.device_names.values()), None))
-    if state is None:
-        return facts
-    link = (state.pcie_generation, state.pcie_width, state.max_pcie_generation, state.max_pcie_width)
-    return replace(
-        facts,
-        clock_mhz=state.sm_clock_mhz,
-        clock_limit_mhz=state.max_sm_clock_mhz,
-        throttle=state.slowed_by or (),
-        pcie=None if None in link else "gen {} x{} of gen {} x{}".format(*link),
-    )
-
-
-def packed(plain: dict[str, Any]) -> bytes:
-    """Plain values as they go through the store."""
-    return zlib.compress(json.dumps(plain).encode())
-
-
-def unpacked(message: bytes) -> dict[str, Any]:
-    """What ``packed`` was given.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    try:
-        plain = json.loads(zlib.decompress(message))
-    except zlib.error as error:
-        raise ValueError(f"a message that cannot be unpacked: {error}") from None
-    if not isinstance(plain, dict):
-        raise ValueError("a message that holds no object")
-    return plain
-
-
-def _without_paths(roll: Roll, kept: dict[int, str]) -> Roll:
-    """The roll without the names of files that will not be there."""
-    return replace(roll, ranks=tuple(one if one.rank in kept else replace(one, path="") for one in roll.ranks))
-
-
-def _noted(report: Report, text: str) -> Report:
-    from ipyprof.report.report import TrustCheck
-
-    return replace(report, trust=(*report.trust, TrustCheck(check="ranks", status="warn", text=text)))
-
-
-def _words(error: BaseException) -> str:
-    text = _PLACE.sub("", " ".join(str(error).split()))
-    return f"{type(error).__name__}: {shorten(text, 80)}" if text else type(error).__name__
-
+from ipyprof.ranks.judge import Joint, check, judge, with_ranks
+from ipyprof.ranks.summary import RankSummary, summarise
+from ipyprof.report.build import build_report
+from ipyprof.report.report import Report
+from ipyprof.run import Alone, Judge, Run
+from ipyprof.show.output import Silent, Surface
+from ipyprof.trace.live import LiveRecord
 
 WAIT_S = 60.0
 """A rank that has not come this long after rank 0 is missing."""
@@ -300,8 +46,15 @@ ANSWER_S = 15.0
 """How much longer than rank 0 the others wait for what it decides."""
 CONNECT_S = 5.0
 _POLL_S = 0.02
-_PREFIX = "ipyprof"
-_PART_BYTES = 1 << 19  # a store takes values of some MB; summaries of many collectives come in parts
+_ENDING = ".json"
+_PLACE = re.compile(r"^\[[^\]]*\] ")
+"""The source file that torch's errors begin with."""
+T = TypeVar("T")
+
+
+def judge_of(options: Options, surface: Surface) -> Judge | None:
+    """The judge of a run that is asked for ranks, or ``None`` where the process reports for itself."""
+    return None if options.ranks is None else RankOfJob(surface)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,101 +81,230 @@ def world() -> World | None:
     return found if found.size > 1 else None
 
 
+class RankOfJob:
+    """The judge of one rank. The report is that of all ranks on rank 0, and the rank's own elsewhere.
+
+    A process that is no rank of a job is reported as ever, with a note.
+
+    Args:
+        surface: where rank 0 shows itself; the other ranks say only what went wrong.
+    """
+
+    def __init__(self, surface: Surface) -> None:
+        # Taken now: the block may end after the process group.
+        self._world, self._store = world(), job_store()
+        self._surface = surface if self.first else Silent()
+        self._ended: Callable[[], bool] = bool
+        self._met = False
+        self._keep = ""  # why this rank's trace is kept
+        self._folder = Path(tempfile.gettempdir()) / f"ipyprof-ranks-{os.getpid()}-{time.time_ns() // 1_000_000}"
+
+    @property
+    def first(self) -> bool:
+        return self._world is None or self._world.rank == 0
+
+    @contextmanager
+    def around(self, run: Run, recording: Recording) -> Iterator[None]:
+        with termination_deferred() as self._ended:
+            try:
+                yield
+            finally:
+                # Nothing was recorded here, or it could not be read: the others are told, and need not wait.
+                if not self._met:
+                    joint = self._meet(run, None, recording.live)
+                    if joint is not None and joint.stopped:
+                        self._surface.say(f"ipyprof: {joint.ranks.sentence}.")
+
+    def report(self, run: Run, recording: Recording) -> tuple[Recording, Report]:
+        if self._world is None:
+            self._world = world()  # the process group was made in the block
+        if self._world is None:
+            self._met = True
+            shown, report = Alone().report(run, recording)
+            return shown, _noted(report, "no other rank was found: start the script with torchrun, or leave ranks out")
+        live = run.live(recording)
+        profile = analyse(run.read(recording), live)
+        joint = self._meet(run, with_machine(summarise(profile), live), live)
+        report = build_report(profile, diagnose(profile), source=run.source(live))
+        if joint is None:
+            alone = "the job's store does not answer: this rank alone is shown"
+            return recording, _noted(report, alone) if self.first else report
+        if joint.stopped and not report.source.partial:
+            rank, why = joint.stopped[0]
+            source = structs.replace(report.source, partial=f"rank {rank} stopped with {why}")
+            report = structs.replace(report, source=source)
+        return recording, with_ranks(report, joint, self._world.rank)
+
+    def trace_file(self, run: Run) -> Path | None:
+        if self._world is None:
+            return run.trace_file
+        if not self._keep:
+            return None
+        target = self._kept_file(run, self._world.rank)
+        if run.trace_file is None:
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+        return target
+
+    def _kept_file(self, run: Run, rank: int) -> Path:
+        """Where this rank's trace goes if it is kept: beside ``--trace``, else in a folder for temporary files."""
+        if run.trace_file is None:
+            return self._folder / f"rank{rank}{_ENDING}.gz"
+        head, ending, tail = run.trace_file.name.rpartition(_ENDING)
+        return run.trace_file.with_name(f"{head}.rank{rank}{ending}{tail}")
+
+    def _meet(self, run: Run, summary: RankSummary | None, live: LiveRecord) -> Joint | None:
+        """What all ranks say together, on rank 0; ``None`` elsewhere, and where the job's store does not answer."""
+        self._met = True
+        here, store = self._world or world(), self._store if self._store is not None else job_store()
+        if here is None or store is None:
+            return None
+        own = summary or RankSummary(rank=here.rank, error="nothing was recorded")
+        own = structs.replace(
+            own,
+            rank=here.rank,
+            world_size=here.size,
+            error=live.partial or own.error,
+            stopped="" if run.error is None else _words(run.error),
+            path=str(self._kept_file(run, here.rank)),
+        )
+        with suppress(Exception):  # the store went with the process that held it; the rank's own report is there
+            meeting = Meeting(here.rank, store)
+            if here.rank == 0:
+                return self._hear_all(run, meeting, own)
+            self._report_to_first(run, meeting, own)
+        return None
+
+    def _report_to_first(self, run: Run, meeting: Meeting, own: RankSummary) -> None:
+        meeting.send(f"summary/{own.rank}", own)
+        wait = WAIT_S + ANSWER_S if run.error is None else WAIT_AFTER_ERROR_S
+        answer = meeting.gather(["decision"], dict[int, str], wait, ended=self._ended)
+        if answer:
+            self._keep = answer["decision"].get(own.rank, "")
+        elif run.error is not None:
+            # Rank 0 may wait for this one in a collective, and the launcher ends it before it can say anything.
+            self._surface.say(f"ipyprof: rank {own.rank} stopped with {own.stopped}; rank 0 has not reported yet.")
+
+    def _hear_all(self, run: Run, meeting: Meeting, own: RankSummary) -> Joint:
+        wait = WAIT_S if run.error is None else WAIT_AFTER_ERROR_S
+        names = [f"summary/{rank}" for rank in range(1, own.world_size or 1)]
+        come = meeting.gather(names, RankSummary, wait, status=self._surface.status, ended=self._ended)
+        checks = []
+        if missing := len(names) - len(come):
+            why = "before the launcher ended the job" if self._ended() else f"within {wait:.0f} s"
+            checks.append(check("ranks", f"{plural(missing, 'rank')} did not report {why}"))
+        joint = judge([own, *come.values()], checks=checks)
+        kept = kept_ranks(joint)
+        meeting.send("decision", kept)
+        self._keep = kept.get(0, "")
+        rows = [structs.replace(one, path=one.path if one.rank in kept else None) for one in joint.ranks.per_rank]
+        rows = [structs.replace(one, kept=f"{kept[one.rank]}: {one.path}") if one.rank in kept else one for one in rows]
+        return replace(joint, ranks=structs.replace(joint.ranks, per_rank=tuple(rows)))
+
+
+def kept_ranks(joint: Joint) -> dict[int, str]:
+    """rank → why its trace is kept: the late one, the first and the last of those that recorded a step."""
+    there = sorted(one.rank for one in joint.ranks.per_rank if one.breakdown and one.rank not in joint.ranks.cpu_only)
+    if not there:
+        return {}
+    late = joint.ranks.straggler
+    reasons: dict[int, list[str]] = {} if late is None else {late.rank: ["late"]}
+    for rank, why in ((there[0], "first"), (there[-1], "last")):
+        reasons.setdefault(rank, []).append(why)
+    return {rank: ", ".join(reasons[rank]) for rank in sorted(reasons)}
+
+
+def with_machine(summary: RankSummary, live: LiveRecord) -> RankSummary:
+    """The summary with what this process knows of its machine, and what the driver said while the steps ran."""
+    gpu = next(iter(live.device_names.values()), None)
+    summary = structs.replace(summary, host=socket.gethostname() or None, bus_id=bus_id(), gpu=gpu)
+    state = live.device_state
+    if state is None:
+        return summary
+    link = (state.pcie_generation, state.pcie_width, state.max_pcie_generation, state.max_pcie_width)
+    return structs.replace(
+        summary,
+        clock_mhz=state.sm_clock_mhz,
+        throttle=state.slowed_by or (),
+        pcie=None if None in link else "gen {} x{} of gen {} x{}".format(*link),
+    )
+
+
+def bus_id() -> str | None:
+    """PCI bus id of torch's current device, such as ``0000:18:00``, or ``None``."""
+    if not torch.cuda.is_initialized():
+        return None
+    known = torch.cuda.get_device_properties(torch.cuda.current_device())
+    parts = [getattr(known, name, None) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")]
+    domain, bus, device = (part if isinstance(part, int) else -1 for part in parts)
+    return None if min(domain, bus, device) < 0 else f"{domain:04x}:{bus:02x}:{device:02x}"
+
+
 def job_store() -> Any | None:
     """The store that all ranks of the job reach, or ``None``. Guarded: the process group's own is a private name."""
     distributed = torch.distributed
     if not distributed.is_available():
         return None
     if distributed.is_initialized():
-        get = getattr(distributed.distributed_c10d, "_get_default_store", None)
-        try:
-            if get is not None:
-                return get()
-        except Exception:  # no default group any more
-            pass
+        with suppress(Exception):  # no such function, or no default group any more
+            return distributed.distributed_c10d._get_default_store()
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     # Elsewhere rank 0 opens that port when the process group is made, and nobody listens before.
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not address or not port.isdigit():
         return None
-    try:
+    with suppress(Exception):  # nobody listens there
         # The launcher's own store; this connects and never listens.
         return distributed.TCPStore(address, int(port), is_master=False, timeout=timedelta(seconds=CONNECT_S))
-    except Exception:  # nobody listens there
-        return None
+    return None
 
 
 class Meeting:
-    """The messages of one run, in a part of the store of their own.
+    """The messages of one run, as compressed JSON in a part of the job's store of their own.
 
-    Args:
-        here: this rank.
-        store: of the job.
-
-    Raises:
-        Exception: the store does not answer.
+    Making one and sending raise whatever the store raises when it does not answer.
     """
 
-    def __init__(self, here: World, store: Any) -> None:
-        self.here = here
+    def __init__(self, rank: int, store: Any) -> None:
         self._store = store
         # The n-th run of each rank belongs together.
-        self._number = store.add(f"{_PREFIX}/runs/{here.rank}", 1)
+        self._folder = f"ipyprof/{store.add(f'ipyprof/runs/{rank}', 1)}"
 
-    def send(self, name: str, message: bytes) -> None:
-        """Leave a message under a name.
-
-        Raises:
-            Exception: the store does not answer.
-        """
-        parts = [message[at : at + _PART_BYTES] for at in range(0, len(message), _PART_BYTES)] or [b""]
-        for number, part in enumerate(parts):
-            self._store.set(self._key(name, number), part)
-        # Last, so that a message is whole when its length is there.
-        self._store.set(self._key(name), str(len(parts)))
-
-    def receive(self, name: str, wait_s: float, *, ended: Callable[[], bool] = bool) -> bytes | None:
-        """The message of that name, or ``None`` when it has not come after ``wait_s`` or the store is gone."""
-        return self.gather((name,), wait_s, ended=ended).get(name)
+    def send(self, name: str, message: Any) -> None:
+        """Leave a message under a name."""
+        self._store.set(f"{self._folder}/{name}", zlib.compress(msgspec.json.encode(message)))
 
     def gather(
         self,
-        names: Iterable[str],
+        names: Sequence[str],
+        kind: type[T],
         wait_s: float,
         *,
-        waiting: Callable[[int], None] | None = None,
+        status: Callable[[str], None] = lambda _text: None,
         ended: Callable[[], bool] = bool,
-    ) -> dict[str, bytes]:
-        """The messages of these names that have come within ``wait_s``.
+    ) -> dict[str, T]:
+        """The messages of these names that have come within ``wait_s``, or until the store is gone.
 
         Args:
-            waiting: is told once a second how many have not come.
+            kind: of the messages; another one ends the wait.
+            status: is told once a second how many have not come.
             ended: whether there is nothing to wait for any more.
         """
-        missing, found = list(names), {}
-        end = time.monotonic() + wait_s
+        found: dict[str, T] = {}
         said = time.monotonic()
-        try:
-            while missing:
-                here = [name for name in missing if self._store.check([self._key(name)])]
-                found.update({name: self._read(name) for name in here})
-                missing = [name for name in missing if name not in found]
+        end = said + wait_s
+        with suppress(Exception):  # the store went with the process that held it
+            while True:
+                for name in names:
+                    key = f"{self._folder}/{name}"
+                    if name not in found and self._store.check([key]):
+                        found[name] = msgspec.json.decode(zlib.decompress(self._store.get(key)), type=kind)
                 now = time.monotonic()
-                if not missing or now >= end or ended():
+                if len(found) == len(names) or now >= end or ended():
                     break
-                if waiting is not None and now - said > 1.0:
+                if now - said > 1.0:
                     said = now
-                    waiting(len(missing))
+                    status(f"waiting for {len(names) - len(found)} ranks...")
                 time.sleep(_POLL_S)
-        except Exception:  # the store went with the process that held it
-            return found
         return found
-
-    def _read(self, name: str) -> bytes:
-        count = int(self._store.get(self._key(name)))
-        return b"".join(self._store.get(self._key(name, number)) for number in range(count))
-
-    def _key(self, name: str, part: int | None = None) -> str:
-        return f"{_PREFIX}/{self._number}/{name}" + ("" if part is None else f"/{part}")
 
 
 @contextmanager
@@ -447,16 +329,10 @@ def termination_deferred() -> Iterator[Callable[[], bool]]:
             signal.raise_signal(signal.SIGTERM)
 
 
-def host_name() -> str | None:
-    """Name of this machine, or ``None``."""
-    return socket.gethostname() or None
+def _noted(report: Report, text: str) -> Report:
+    return structs.replace(report, trust=(*report.trust, check("ranks", text)))
 
 
-def bus_id() -> str | None:
-    """PCI bus id of torch's current device, such as ``0000:18:00``, or ``None``."""
-    if not torch.cuda.is_initialized():
-        return None
-    known = torch.cuda.get_device_properties(torch.cuda.current_device())
-    parts = [getattr(known, name, None) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")]
-    domain, bus, device = (part if isinstance(part, int) else -1 for part in parts)
-    return None if min(domain, bus, device) < 0 else f"{domain:04x}:{bus:02x}:{device:02x}"
+def _words(error: BaseException) -> str:
+    text = _PLACE.sub("", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {shorten(text, 80)}" if text else type(error).__name__

@@ -1,24 +1,185 @@
-"""Another rank makes this one wait: what several ranks say together, as a sentence, a finding and the verdict."""
+"""What several ranks say together: who is there, the sentence, the finding, and the verdict of the joint report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from msgspec import structs
 
 from ipyprof.diagnosis.cause import Finding, Verdict, Where
 from ipyprof.formatting import percent_short, plural, time_text
-from ipyprof.ranks.comparison import Comparison, Why
-from ipyprof.ranks.summary import Roll
+from ipyprof.ranks.straggler import Comparison, compare
+from ipyprof.ranks.summary import MS, UNKNOWN_RANK, RankSummary
+from ipyprof.report.report import Rank, Ranks, Report, Straggler, TrustCheck
 
+CAUSE = "straggler"
 SHOWN = 6
 CLOCK_SHARE = 0.01
 """Clocks that are off by more than this share of the step are a warning: a delay is found from 5 % on."""
-Note = tuple[str, str, str]
+_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_ANOTHER_HAS_GONE = re.compile(r"connection (closed|reset|refused)|broken pipe|timed? ?out|remote|nccl", re.IGNORECASE)
+"""What collectives say on the other ranks when one rank is gone."""
 
 
-def rank_checks(roll: Roll, comparison: Comparison) -> tuple[Note, ...]:
-    """Checks that apply, each (check, status, text)."""
-    return (*_who(roll), *_how(roll, comparison))
+class Words(NamedTuple):
+    """What is said of a late rank, by what it has more of."""
+
+    takes: str
+    bound: str
+    advice: str
+
+
+_WORDS = {
+    "loader": Words(
+        "its loader takes",
+        "IO-bound (one rank's data loading)",
+        "Feed {} as fast as the others: the same storage, as many workers, shards of equal size.",
+    ),
+    "compute": Words(
+        "its GPU computes",
+        "GPU-bound (one rank's compute)",
+        "Give {} no more work than the others: equal batches, no evaluation or logging on one rank only.",
+    ),
+    "slow_gpu": Words(
+        "its GPU takes",
+        "GPU-bound (one rank's clock)",
+        "Look at the GPU of {}: clock, power cap, temperature, other processes (nvidia-smi -q -d CLOCK,PERFORMANCE).",
+    ),
+    "copies": Words(
+        "its GPU copies for",
+        "IO-bound (one rank's copies)",
+        "Find what only {} copies: a checkpoint, a read-back for logging, a slower PCIe link.",
+    ),
+    "runtime": Words(
+        "its CUDA calls take",
+        "CPU-bound (one rank's CUDA calls)",
+        "Look at the calls of {}: allocations, synchronisations, a busy CPU on its host.",
+    ),
+    "host": Words(
+        "its Python takes",
+        "CPU-bound (one rank's Python)",
+        "Find what only {} does in Python: logging, checkpoints, evaluation, a busy CPU on its host.",
+    ),
+}
+_ON_CPU = _WORDS["compute"]._replace(takes="its operators take", bound="CPU-bound (one rank's compute)")
+_ALONE = "could not tell who is late: rank {} missing"
+_UNSEEN = Words("", "unknown", "Record {} alone and look where its step differs from the others'.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joint:
+    """What several ranks say together.
+
+    Attributes:
+        ranks: for the report, all but ``shown``.
+        comparison: of those that can be compared.
+        finding: of the cause ``straggler``.
+        checks: for ``trust``.
+        stopped: (rank, exception in words) of ranks that ended by one, those first whose error is their own.
+    """
+
+    ranks: Ranks
+    comparison: Comparison
+    finding: Finding
+    checks: tuple[TrustCheck, ...]
+    stopped: tuple[tuple[int, str], ...]
+
+    @property
+    def shown(self) -> Rank:
+        """The rank whose step tells most: the late one, else the first that was compared."""
+        rows, late = self.ranks.per_rank, self.ranks.straggler
+        return next((one for one in rows if late is not None and one.rank == late.rank), rows[0])
+
+
+def judge(summaries: Sequence[RankSummary], *, checks: Sequence[TrustCheck] = ()) -> Joint:
+    """Who of these ranks is late, with what could make that wrong.
+
+    Of several summaries of one rank the first is used; a rank without device work among ranks with it is not compared.
+
+    Args:
+        summaries: at least one; ``UNKNOWN_RANK`` is replaced by the number in the file's name, else by the place.
+        checks: what else there is to say.
+    """
+    by_rank: dict[int, list[RankSummary]] = {}
+    numbered, by_order = _numbered(summaries)
+    for one in numbered:
+        by_rank.setdefault(one.rank, []).append(one)
+    chosen = [by_rank[rank][0] for rank in sorted(by_rank)]
+    gpu = any(one.has_gpu for one in chosen)
+    compared = [one for one in chosen if one.has_gpu or not gpu]
+    left_out = [one for one in chosen if gpu and not one.has_gpu]
+    sizes = {one.world_size for one in chosen if one.world_size}
+    found = compare(compared)
+    missing = tuple(rank for rank in range(max([*sizes, max(by_rank) + 1])) if rank not in by_rank)
+    sentence = _late_text(found) if len(chosen) > 1 or not missing else _ALONE.format(number_list(missing))
+    stopped = sorted(
+        ((one.rank, one.stopped) for one in compared if one.stopped),
+        key=lambda one: (_ANOTHER_HAS_GONE.search(one[1]) is not None, one[0]),
+    )
+    if stopped:
+        more = f" ({len(stopped) - 1} more stopped)" if stopped[1:] else ""
+        sentence = f"rank {stopped[0][0]} stopped with {stopped[0][1]}{more}; {sentence}"
+    ranks = structs.replace(
+        found.ranks,
+        count=len(chosen),
+        missing=missing,
+        world_size=max(sizes, default=None),
+        cpu_only=tuple(one.rank for one in left_out),
+        duplicates=tuple(rank for rank, same in sorted(by_rank.items()) if same[1:]),
+        per_rank=(*found.ranks.per_rank, *(one.row() for one in left_out)),
+        sentence=sentence,
+    )
+    who = _who(ranks, by_rank, by_order, compared, worlds=len(sizes))
+    return Joint(
+        ranks=ranks,
+        comparison=found,
+        finding=_finding(found, sentence),
+        checks=(*who, *_how(found, compared), *checks),
+        stopped=tuple(stopped),
+    )
+
+
+def with_ranks(report: Report, joint: Joint, shown: int) -> Report:
+    """The report of the rank ``shown`` with what all ranks say put in.
+
+    A late rank heads the verdict: what one rank waits for behind it is not the others' time. Otherwise the verdict of
+    the shown rank stands.
+    """
+    others = [_compared(one, joint, shown) for one in report.findings if one.cause != CAUSE]
+    order = {"found": 0, "cleared": 1, "unknown": 2}
+    findings = sorted((joint.finding, *others), key=lambda one: (order[one.status], -(one.recoverable_ms or 0.0)))
+    joined = structs.replace(
+        report,
+        findings=tuple(findings),
+        ranks=structs.replace(joint.ranks, shown=shown),
+        trust=(*report.trust, *joint.checks),
+    )
+    if joint.finding.status != "found":
+        return joined
+    own, finding, text = report.verdict, joint.finding, _late_text(joint.comparison)
+    on_gpu = report.breakdown.kernel is not None
+    verdict = Verdict(
+        cause=CAUSE,
+        headline=f"{text[0].upper()}{text[1:]}.",
+        advice=finding.advice,
+        bound=_words(joint.comparison).bound,
+        recoverable_ms=finding.recoverable_ms,
+        predicted_step_ms=finding.predicted_step_ms,
+        speedup_bound=finding.speedup_bound,
+        confidence=_confidence(joint, own.confidence),
+        reasons=(*own.reasons, *(one.text for one in joint.checks if one.status != "ok")),
+        next=own.cause if on_gpu and own.cause not in ("compute_bound", "inconclusive") else None,
+    )
+    return structs.replace(joined, verdict=verdict, views=structs.replace(report.views, without=None))
+
+
+def check(name: str, text: str, status: str = "warn") -> TrustCheck:
+    """A check for ``trust``."""
+    return TrustCheck(check=name, status=status, text=text)
 
 
 def number_list(ranks: Sequence[int]) -> str:
@@ -33,256 +194,85 @@ def number_list(ranks: Sequence[int]) -> str:
     return ", ".join(parts[:SHOWN]) + (f" and {len(parts) - SHOWN} more" if len(parts) > SHOWN else "")
 
 
-def _who(roll: Roll) -> Iterator[Note]:
-    count = len(roll.ranks) + len(roll.cpu_only)
-    if roll.missing:
-        of = f" of {roll.world_size}" if roll.world_size else ""
-        noun = "rank" if len(roll.missing) == 1 else "ranks"
-        text = f"{count}{of} ranks are there, {noun} {number_list(roll.missing)} missing"
-        yield "ranks", "warn", text
-    elif count > 1:
-        yield "ranks", "ok", f"{count} of {count} ranks are there"
-    for rank, used, others in roll.duplicates:
-        files = ", ".join(_file(path) for path in others)
-        yield "ranks", "warn", f"more than one file of rank {rank}: {_file(used)} is used, left out: {files}"
-    if roll.cpu_only:
-        ranks = number_list([one.rank for one in roll.cpu_only])
-        yield "ranks", "warn", f"no GPU work in the recording of rank {ranks}: not compared"
-    if roll.by_order and count > 1:
-        files = ", ".join(_file(path) for path in roll.by_order[:3])
-        yield "ranks", "warn", f"no rank in the file or its name, numbered in order: {files}"
-    if roll.disagree:
-        yield "ranks", "warn", "the files are of worlds of several sizes"
-    for one in roll.ranks:
-        if one.stopped:
-            yield "ranks", "warn", f"rank {one.rank} stopped with {one.stopped}"
-        if one.error:
-            yield "ranks", "warn", f"rank {one.rank}: {one.error}"
+def _numbered(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary], list[str]]:
+    """(every summary with its rank, the files of those whose rank is only their place)."""
+    named, by_order = [], []
+    for one in summaries:
+        in_name = _IN_NAME.findall(_file(one.path)) if one.rank == UNKNOWN_RANK else ()
+        named.append(structs.replace(one, rank=int(in_name[-1])) if in_name else one)
+    taken = {one.rank for one in named}
+    free = (number for number in range(2 * len(named)) if number not in taken)
+    for at, one in enumerate(named):
+        if one.rank == UNKNOWN_RANK:
+            by_order.append(_file(one.path))
+            named[at] = structs.replace(one, rank=next(free))
+    return named, by_order
 
 
-def _how(roll: Roll, comparison: Comparison) -> Iterator[Note]:
-    clocks = comparison.clocks
-    if clocks is not None and clocks.residual_ns is not None:
-        off = time_text(clocks.residual_ns / 1e6)
-        bad = bool(comparison.step_ns) and clocks.residual_ns > CLOCK_SHARE * (comparison.step_ns or 0.0)
-        if clocks.common:
-            text = f"the ranks share one clock; the ends of {plural(clocks.ends, 'collective')} lie within ±{off}"
-            yield "rank clocks", "ok", text
-        else:
-            text = f"clocks aligned on the ends of {plural(clocks.ends, 'collective')}, ±{off}"
-            yield "rank clocks", "warn" if bad else "ok", text
-    if comparison.apart:
-        yield "rank clocks", "warn", f"rank {number_list(comparison.apart)} shares no collective with the others"
-    numbers = {one.steps for one in roll.ranks}
-    if len(numbers) > 1 and comparison.steps:
-        yield "rank steps", "warn", f"the ranks recorded different steps; {comparison.steps} are common and compared"
-    if comparison.unmatched:
-        yield "collectives", "warn", f"{plural(comparison.unmatched, 'collective')} without a partner on another rank"
-    if comparison.skipped_start is not None:
-        rank, ns = comparison.skipped_start
-        text = f"rank {rank} entered the first collective {time_text(ns / 1e6)} late, as its profiler started: left out"
-        yield "profiler start", "ok", text
-    if roll.ranks and any(not kind.group for one in roll.ranks for kind in one.kinds):
-        yield "collectives", "warn", "the recording does not name the process groups: matched by order alone"
-
-
-def _file(path: str) -> str:
-    return path.replace("\\", "/").rsplit("/", 1)[-1] or "a process"
-
-
-CAUSE = "straggler"
-ONE_FILE = "one file of several ranks cannot tell who is late"
-_OWN = {
-    "loader": "its loader takes",
-    "compute": "its GPU computes",
-    "slow_gpu": "its GPU takes",
-    "copies": "its GPU copies for",
-    "runtime": "its CUDA calls take",
-    "host": "its Python takes",
-}
-_BOUND = {
-    "loader": "IO-bound (one rank's data loading)",
-    "compute": "GPU-bound (one rank's compute)",
-    "slow_gpu": "GPU-bound (one rank's clock)",
-    "copies": "IO-bound (one rank's copies)",
-    "runtime": "CPU-bound (one rank's CUDA calls)",
-    "host": "CPU-bound (one rank's Python)",
-}
-_ADVICE = {
-    "loader": "Feed {rank} as fast as the others: the same storage, as many workers, shards of equal size.",
-    "compute": "Give {rank} no more work than the others: equal batches, no evaluation or logging on one rank only.",
-    "slow_gpu": "Look at the GPU of {rank}: clock, power cap, temperature, other processes "
-    "(nvidia-smi -q -d CLOCK,PERFORMANCE).",
-    "copies": "Find what only {rank} copies: a checkpoint, a read-back for logging, a slower PCIe link.",
-    "runtime": "Look at the calls of {rank}: allocations, synchronisations, a busy CPU on its host.",
-    "host": "Find what only {rank} does in Python: logging, checkpoints, evaluation, a busy CPU on its host.",
-    "": "Record {rank} alone and look where its step differs from the others'.",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joint:
-    """What was compared, beside the comparison itself.
-
-    Attributes:
-        comparison: of the ranks that have a summary.
-        count: ranks that were read; missing: ranks of the world that were not; world_size: or ``None``.
-        cpu_only: ranks without device work among ranks with it, left out of the comparison.
-        notes: trust checks, each ``(check, status, text)``.
-        gpu: the compared ranks have device work.
-        stopped: (rank, exception in words) of ranks that ended by one.
-    """
-
-    comparison: Comparison
-    count: int
-    missing: tuple[int, ...] = ()
-    world_size: int | None = None
-    cpu_only: tuple[int, ...] = ()
-    notes: tuple[tuple[str, str, str], ...] = ()
-    gpu: bool = True
-    stopped: tuple[tuple[int, str], ...] = ()
-
-
-def sentence(joint: Joint) -> str:
+def _late_text(found: Comparison) -> str:
     """Who is late and why, in one sentence without its full stop."""
-    if joint.stopped:
-        rank, error = joint.stopped[0]
-        more = f" ({len(joint.stopped) - 1} more stopped)" if len(joint.stopped) > 1 else ""
-        return f"rank {rank} stopped with {error}{more}; {sentence(replace(joint, stopped=()))}"
-    found = joint.comparison
-    late = found.straggler
+    ranks, late = found.ranks, found.ranks.straggler
     if late is not None:
-        head = f"rank {late.rank} is late by {time_text(late.late_ns / 1e6)}"
-        return f"{head} on {late.steps_late} of {plural(found.steps, 'step')}: {_because(late.why, gpu=joint.gpu)}"
-    if found.state == "unknown":
-        gone = joint.count < 2 and joint.missing
-        return f"could not tell who is late: {f'rank {number_list(joint.missing)} missing' if gone else found.reason}"
-    most = time_text(max(found.worst_ns, 0.0) / 1e6)
-    if found.state == "varying":
-        most += _share(found, found.worst_ns)
-        return f"no rank is the late one: on each step another rank is late, by at most {most}"
-    usual = time_text(max(found.usual_ns, 0.0) / 1e6)
-    behind = f"{usual}{_share(found, found.usual_ns)} behind the others"
-    return (
-        f"{plural(_compared(joint), 'rank')} are balanced: the latest is {behind}"
-        f"{f', at most {most}' if most != usual else ''}"
-    )
+        head = f"rank {late.rank} is late by {time_text(late.late_ms)}"
+        return f"{head} on {late.steps_late} of {plural(ranks.steps, 'step')}: {_because(found, late)}"
+    if ranks.state == "unknown":
+        return f"could not tell who is late: {found.reason}"
+    most, usual = (time_text(max(ms, 0.0)) for ms in (found.worst_ms, found.usual_ms))
+    if ranks.state == "varying":
+        share = _share(found.worst_ms, found)
+        return f"no rank is the late one: on each step another rank is late, by at most {most}{share}"
+    compared = sum(1 for one in ranks.per_rank if one.late_ms is not None)
+    behind = f"{usual}{_share(found.usual_ms, found)} behind the others"
+    at_most = f", at most {most}" if most != usual else ""
+    return f"{plural(compared, 'rank')} are balanced: the latest is {behind}{at_most}"
 
 
-def _share(found: Comparison, late_ns: float) -> str:
-    """A delay as a share of the recorded step it is part of, in brackets."""
-    step_ns = found.recorded_step_ns
-    return f" ({percent_short(max(late_ns, 0.0) / step_ns)} of the step)" if step_ns else ""
-
-
-def phase_of(joint: Joint) -> str | None:
-    """``loader``, ``forward``, ``backward`` or ``optimizer``: where the late rank loses its time, or ``None``."""
-    late = joint.comparison.straggler
-    return None if late is None else late.why.phase or None
-
-
-def find(joint: Joint) -> Finding:
-    """The finding that several ranks give."""
-    found = joint.comparison
-    step_ms = None if not found.step_ns else found.step_ns / 1e6
-    late = found.straggler
-    if found.state == "unknown":
-        return Finding(cause=CAUSE, status="unknown", evidence=found.reason)
-    if late is None or step_ms is None:
-        text = sentence(joint)
-        if found.state == "varying":
-            # Each step waits for its own late rank; what curing all of them would gain is not known.
-            return Finding(cause=CAUSE, status="unknown", evidence=text)
-        return Finding(
-            cause=CAUSE,
-            status="cleared",
-            recoverable_ms=0.0,
-            predicted_step_ms=step_ms,
-            speedup_bound=1.0,
-            evidence=text,
-        )
-    gained = late.recoverable_ns / 1e6
-    rest = max(step_ms - gained, 1e-6)
-    more = f"; next: {_ranks(found.others)}" if found.others else ""
-    clock = f"; its GPU ran at {late.why.clock}" if late.why.clock else ""
-    return Finding(
-        cause=CAUSE,
-        status="found",
-        recoverable_ms=gained,
-        predicted_step_ms=rest,
-        speedup_bound=step_ms / rest,
-        where=Where(scope=f"rank {late.rank}"),
-        evidence=sentence(joint) + clock + more,
-        advice=_ADVICE[late.why.cause].format(rank=f"rank {late.rank}"),
-    )
-
-
-def join(
-    joint: Joint, findings: Sequence[Finding], verdict: Verdict, *, shown: int, has_gpu: bool
-) -> tuple[tuple[Finding, ...], Verdict]:
-    """One rank's findings and verdict with what all ranks say put in.
-
-    A late rank heads the verdict: what one rank waits for behind it is not the others' time. Otherwise the verdict of
-    the shown rank stands.
-
-    Args:
-        shown: the rank whose findings these are.
-    """
-    mine = find(joint)
-    others = [_compared_finding(finding, joint, shown) for finding in findings if finding.cause != CAUSE]
-    order = {"found": 0, "cleared": 1, "unknown": 2}
-    ranked = sorted([mine, *others], key=lambda one: (order[one.status], -(one.recoverable_ms or 0.0)))
-    late = joint.comparison.straggler
-    if mine.status != "found" or late is None:
-        return tuple(ranked), verdict
-    text = sentence(replace(joint, stopped=()))
-    follows = verdict.cause if has_gpu and verdict.cause not in ("compute_bound", "inconclusive") else None
-    reasons = (*verdict.reasons, *(text for _, status, text in joint.notes if status != "ok"))
-    return tuple(ranked), replace(
-        verdict,
-        cause=CAUSE,
-        headline=f"{text[0].upper()}{text[1:]}.",
-        advice=mine.advice,
-        change=None,
-        bound=_bound(late.why.cause, gpu=joint.gpu),
-        recoverable_ms=mine.recoverable_ms,
-        predicted_step_ms=mine.predicted_step_ms,
-        speedup_bound=mine.speedup_bound,
-        confidence=_confidence(joint, verdict.confidence),
-        reasons=reasons,
-        next=follows,
-        next_ms=None,
-        next_text=None,
-    )
-
-
-def _bound(cause: str, *, gpu: bool) -> str:
-    if cause == "compute" and not gpu:
-        return "CPU-bound (one rank's compute)"
-    return _BOUND.get(cause, "unknown")
-
-
-def _because(why: Why, *, gpu: bool) -> str:
-    if not why.cause:
+def _because(found: Comparison, late: Straggler) -> str:
+    if late.cause is None:
         return "its recording does not show why"
-    words = "its operators take" if why.cause == "compute" and not gpu else _OWN[why.cause]
-    same = " for the same kernels" if why.cause == "slow_gpu" else ""
-    text = f"{words} {time_text(why.own_ns / 1e6)}{same}, the others' {time_text(why.others_ns / 1e6)}"
-    if why.cause == "compute" and gpu and why.more_kernels >= 0.5:
-        text += f", with {plural(round(why.more_kernels), 'more kernel')}"
+    same = " for the same kernels" if late.cause == "slow_gpu" else ""
+    text = f"{_words(found).takes} {time_text(late.own_ms)}{same}, the others' {time_text(late.others_ms)}"
+    if found.gpu and late.more_kernels >= 0.5:
+        text += f", with {plural(round(late.more_kernels), 'more kernel')}"
     return text
 
 
-def _compared_finding(finding: Finding, joint: Joint, shown: int) -> Finding:
-    """What one rank says of its collectives, where several have been compared."""
-    if finding.cause != "communication" or joint.comparison.state == "unknown":
+def _words(found: Comparison) -> Words:
+    cause = None if found.ranks.straggler is None else found.ranks.straggler.cause
+    return _ON_CPU if cause == "compute" and not found.gpu else _WORDS.get(cause or "", _UNSEEN)
+
+
+def _share(ms: float, found: Comparison) -> str:
+    """A delay as a share of the recorded step it is part of, in brackets."""
+    return f" ({percent_short(max(ms, 0.0) / found.recorded_ms)} of the step)" if found.recorded_ms else ""
+
+
+def _finding(found: Comparison, sentence: str) -> Finding:
+    state, late, step_ms = found.ranks.state, found.ranks.straggler, found.ranks.step_ms
+    if state in ("unknown", "varying"):
+        # Where ranks are late in turn, each step waits for its own; what curing all of them would gain is not known.
+        return Finding(cause=CAUSE, status="unknown", evidence=found.reason or sentence)
+    gained = 0.0 if late is None else late.recoverable_ms
+    rest = None if step_ms is None else max(step_ms - gained, 1e-6)
+    finding = Finding(
+        cause=CAUSE,
+        status="cleared",
+        recoverable_ms=gained,
+        predicted_step_ms=rest,
+        speedup_bound=step_ms / rest if step_ms and rest else 1.0,
+        evidence=sentence,
+    )
+    if late is None or step_ms is None:
         return finding
-    evidence = finding.evidence.replace("; one file cannot tell which rank is late", "")
-    late = joint.comparison.straggler
-    if late is None or late.rank == shown:
-        return replace(finding, evidence=evidence)
-    evidence += f"; rank {shown} waits there for rank {late.rank}"
-    return replace(finding, evidence=evidence)
+    others = f"; next: rank {number_list(late.others)}" if late.others else ""
+    clock = f"; its GPU ran at {late.clock}" if late.clock else ""
+    return structs.replace(
+        finding,
+        status="found",
+        where=Where(scope=f"rank {late.rank}"),
+        evidence=f"{sentence}{clock}{others}",
+        advice=_words(found).advice.format(f"rank {late.rank}"),
+    )
 
 
 def _confidence(joint: Joint, of_rank: str) -> str:
@@ -290,19 +280,81 @@ def _confidence(joint: Joint, of_rank: str) -> str:
 
     Low where nothing in the late rank's recording explains the delay.
     """
-    late = joint.comparison.straggler
-    if late is not None and not late.why.cause:
+    ranks = joint.ranks
+    if ranks.steps < 2 or (ranks.straggler is not None and ranks.straggler.cause is None):
         return "low"
-    whole = not joint.missing and joint.comparison.steps > 1 and not joint.comparison.unmatched
-    if not whole:
-        return "low" if joint.comparison.steps < 2 else "medium"
-    return "high" if of_rank == "high" else "medium"
+    return "high" if of_rank == "high" and not ranks.missing and not joint.comparison.unmatched else "medium"
 
 
-def _compared(joint: Joint) -> int:
-    return len(joint.comparison.late_ns)
+def _compared(finding: Finding, joint: Joint, shown: int) -> Finding:
+    """What one rank says of its collectives, where several have been compared."""
+    if finding.cause != "communication" or joint.ranks.state == "unknown":
+        return finding
+    evidence = finding.evidence.replace("; one file cannot tell which rank is late", "")
+    late = joint.ranks.straggler
+    if late is not None and late.rank != shown:
+        evidence += f"; rank {shown} waits there for rank {late.rank}"
+    return structs.replace(finding, evidence=evidence)
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:5])
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{f' and {len(ranks) - 5} more' if len(ranks) > 5 else ''}"
+def _who(
+    ranks: Ranks,
+    by_rank: Mapping[int, Sequence[RankSummary]],
+    by_order: Sequence[str],
+    compared: Sequence[RankSummary],
+    *,
+    worlds: int,
+) -> Iterator[TrustCheck]:
+    """Who is there. ``by_order``: files whose rank is only their place; ``worlds``: sizes that the files say."""
+    if ranks.missing:
+        of = f" of {ranks.world_size}" if ranks.world_size else ""
+        noun = "rank" if len(ranks.missing) == 1 else "ranks"
+        yield check("ranks", f"{ranks.count}{of} ranks are there, {noun} {number_list(ranks.missing)} missing")
+    elif ranks.count > 1:
+        yield check("ranks", f"{ranks.count} of {ranks.count} ranks are there", "ok")
+    for rank in ranks.duplicates:
+        used, *others = (_file(one.path) for one in by_rank[rank])
+        text = f"more than one file of rank {rank}: {used} is used, left out: {', '.join(others)}"
+        yield check("ranks", text)
+    if ranks.cpu_only:
+        text = f"no GPU work in the recording of rank {number_list(ranks.cpu_only)}: not compared"
+        yield check("ranks", text)
+    if by_order and ranks.count > 1:
+        yield check("ranks", f"no rank in the file or its name, numbered in order: {', '.join(by_order[:3])}")
+    if worlds > 1:
+        yield check("ranks", "the files are of worlds of several sizes")
+    for one in compared:
+        if one.stopped:
+            yield check("ranks", f"rank {one.rank} stopped with {one.stopped}")
+        if one.error:
+            yield check("ranks", f"rank {one.rank}: {one.error}")
+
+
+def _how(found: Comparison, compared: Sequence[RankSummary]) -> Iterator[TrustCheck]:
+    clocks, steps = found.clocks, found.ranks.steps
+    if clocks is not None and clocks.residual_ns is not None:
+        off, ends = clocks.residual_ns / MS, plural(clocks.ends, "collective")
+        if clocks.common:
+            text = f"the ranks share one clock; the ends of {ends} lie within ±{time_text(off)}"
+            yield check("rank clocks", text, "ok")
+        else:
+            bad = off > CLOCK_SHARE * (found.ranks.step_ms or math.inf)
+            yield check(
+                "rank clocks", f"clocks aligned on the ends of {ends}, ±{time_text(off)}", "warn" if bad else "ok"
+            )
+    if found.apart:
+        yield check("rank clocks", f"rank {number_list(found.apart)} shares no collective with the others")
+    if steps and len({one.steps for one in compared}) > 1:
+        yield check("rank steps", f"the ranks recorded different steps; {steps} are common and compared")
+    if found.unmatched:
+        yield check("collectives", f"{plural(found.unmatched, 'collective')} without a partner on another rank")
+    if found.skipped_start is not None:
+        rank, ms = found.skipped_start
+        text = f"rank {rank} entered the first collective {time_text(ms)} late, as its profiler started: left out"
+        yield check("profiler start", text, "ok")
+    if any(not kind.group for one in compared for kind in one.kinds):
+        yield check("collectives", "the recording does not name the process groups: matched by order alone")
+
+
+def _file(path: str | None) -> str:
+    return (path or "").replace("\\", "/").rsplit("/", 1)[-1] or "a process"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from ipyprof.diagnosis import thresholds
 from ipyprof.diagnosis.cause import Verdict
 from ipyprof.diagnosis.trust import LEVELS, Check
 from ipyprof.formatting import percent_short, plural, times_text
-from ipyprof.report.report import Report, TrustCheck, failed_while_recorded
+from ipyprof.report.report import Report, TrustCheck
 from ipyprof.trace.live import Repeat, Repeats
 
 
@@ -104,7 +105,7 @@ def put_together(reports: Sequence[Report]) -> Repeats:
     Args:
         reports: of the single recordings, in order.
     """
-    whole = reports[:-1] if len(reports) > 1 and failed_while_recorded(reports[-1]) else reports
+    whole = reports[:-1] if len(reports) > 1 and _failed_while_recorded(reports[-1]) else reports
     recordings = tuple(
         Repeat(
             step_ms=report.steps.step_ms if at == 0 or report.steps.baseline.startswith("after") else None,
@@ -114,6 +115,11 @@ def put_together(reports: Sequence[Report]) -> Repeats:
     )
     shown = choose(recordings, [not report.source.partial for report in whole]) if len(whole) == len(reports) else -1
     return Repeats(shown=shown % len(reports) + 1, recordings=recordings)
+
+
+def _failed_while_recorded(report: Report) -> bool:
+    failed = report.failed_request
+    return failed is not None and not failed.later
 
 
 def with_repeats(report: Report, repeats: Repeats) -> Report:

@@ -1,4 +1,4 @@
-"""The report: frozen plain data, JSON in and out. Every picture and text is drawn from it and from nothing else.
+"""The report: typed plain data, JSON in and out. Every picture and text is drawn from it and from nothing else.
 
 Times are in ms, sizes in bytes, shares 0..1; what was not measured is ``None``, and views say so in words.
 """
@@ -6,21 +6,37 @@ Times are in ms, sizes in bytes, shares 0..1; what was not measured is ``None``,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
+from ipyprof.analysis.results import (
+    Account,
+    Breakdown,
+    Heartbeat,
+    Kernel,
+    Line,
+    Memory,
+    MemoryDetail,
+    Ms,
+    Number,
+    Operator,
+    Record,
+    RecordedStep,
+    RuntimeDetail,
+    ScopeRow,
+    Timeline,
+    Utilization,
+)
 from ipyprof.diagnosis.cause import Finding, Verdict
 from ipyprof.errors import IpyprofError
-from ipyprof.trace.live import Repeats
+from ipyprof.trace.live import DeviceState, Repeats
 
-SCHEMA = 1
+SCHEMA = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Record, frozen=True):
     """Where the numbers came from. ``cell`` holds the cell's lines, line 1 (the magic line) first; empty for files."""
 
     kind: str  # "live" or "file"
@@ -32,290 +48,278 @@ class Source:
     partial: str = ""  # why the recording ended early, or empty
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Record, frozen=True):
+    """One GPU; ``busy_share`` is of the step."""
+
     name: str
     index: int
-    busy_share: float | None = None
-    memory: MemoryView | None = None
+    busy_share: Number | None = None
+    memory: Memory | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
-    value: float
-    unit: str  # such as "samples/s"
+class Throughput(Record, frozen=True):
+    """Work per second; ``unit`` such as ``samples/s``."""
+
+    value: Number
+    unit: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """``overhead`` = profiled / unprofiled step; ``per_step_ms`` are the unprofiled samples, empty from a file."""
+class StepTimes(Record, frozen=True):
+    """How long a step takes. ``step_ms`` is the loop's own pace: all unprofiled steps, typical and unlike, divided by
+    their number; ``typical_step_ms`` is their median. ``overhead`` = profiled / unprofiled typical step;
+    ``per_step_ms`` are the unprofiled samples, empty from a file.
+    """
 
     count: int
     how: str
-    step_ms: float | None
-    profiled_step_ms: float | None
-    overhead: float | None = None
-    per_step_ms: tuple[float, ...] = ()
-    profiled_per_step_ms: tuple[float, ...] = ()
+    step_ms: Ms | None
+    profiled_step_ms: Ms | None
+    typical_step_ms: Ms | None = None
+    overhead: Number | None = None
+    per_step_ms: tuple[Ms, ...] = ()
+    profiled_per_step_ms: tuple[Ms, ...] = ()
     throughput: Throughput | None = None
-    baseline: str = "none"  # "after", "after_first", "wait" or "none"
+    baseline: str = "none"  # "before", "after", "after_first", "wait" or "none"
     cycle: int = 1
     alternatives: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
-    """Disjoint parts of one unprofiled step in ms; the parts that are not ``None`` add up to ``step_ms`` exactly."""
+class TrustCheck(Record, frozen=True):
+    """What could make the numbers wrong; ``status`` is ok, warn or fail."""
 
-    kernel: float | None
-    memcpy: float | None
-    memset: float | None
-    communication: float | None
-    data_loading: float | None
-    runtime: float | None
-    cpu: float | None
-    other: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeDetail:
-    """``runtime`` apart: launches, synchronisation, allocation, the rest."""
-
-    launch: float | None
-    sync: float | None
-    allocator: float | None
-    other: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilization:
-    nvml: float | None = None
-    kernel_busy: float | None = None
-    sm_coverage: float | None = None
-    mfu: float | None = None
-    tensor_core: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
-    """One row per operator name, per step. ``share`` is of device time, ``amdahl_share`` of the step."""
-
-    name: str
-    calls: float
-    self_device_ms: float | None
-    total_device_ms: float | None
-    self_host_ms: float
-    total_host_ms: float
-    share: float | None
-    shapes: str = ""
-    bound: str = "unknown"  # compute, memory, launch, copy or unknown
-    tensor_core: str = "unknown"  # yes, no, unknown or n/a
-    amdahl_share: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
-    name: str
-    calls: float
-    device_ms: float
-    tensor_core: str = "unknown"
-    bound: str = "unknown"
-    est_occupancy: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One line of the cell, per step. ``None`` = not measured."""
-
-    line: int
-    source: str
-    device_ms: float | None
-    host_ms: float | None
-    sync_count: float | None
-    peak_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    name: str
-    bytes: int
-    line: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryView:
-    """Allocated memory of one device; ``peak_at_ms`` counts from the first recorded mark."""
-
-    peak_bytes: int
-    peak_at_ms: float | None
-    peak_operator: str | None = None
-    peak_line: int | None = None
-    reserved_peak_bytes: int | None = None
-    growth_bytes_per_step: int | None = None
-    holders: tuple[Holder, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustCheck:
     check: str
-    status: str  # ok, warn or fail
+    status: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One run, judged. Build it with ``Report.from_profile`` or ``Report.from_dict``.
+class Without(Record, frozen=True):
+    """The step without the verdict's cause; ``label`` names what is gone, such as ``the reads``."""
 
-    ``views`` holds what the pictures need, as plain JSON (see ``docs`` of each key):
+    label: str
+    step_ms: Ms | None
+    breakdown: Breakdown
 
-    * ``heartbeat``: ``{"time_ms": [...], "allocated": [...], "reserved": [...], "marks_ms": [...], "calls_ms": [...]}``
-      on the recorded clock (0 = first recorded mark); sizes in bytes; at most 2,000 points; ``process`` instead of
-      ``allocated`` on the CPU; ``calls_ms`` are where the allocator went to the driver.
-    * ``memory``: who holds it over time, what grows, what to do, a request that failed; see
-      ``ipyprof.report.build.memory_views``.
-    * ``without``: ``{"label": str, "step_ms": float, "breakdown": {...}}``, the step without the verdict's cause; or
-      absent. ``label`` names what is gone, such as ``the reads`` or ``waiting for the loader``.
-    * ``per_step``: one per recorded step, on the recorded clock:
-      ``{"step": 1, "step_ms": float, "breakdown": {...}, "operators": [rows as Operator]}``.
-    * ``timeline``: ``{"start_ms", "end_ms", "lanes": [...], "bubble": {"lane", "start_ms", "end_ms", "text"} | null}``
-      with lanes ``{"name": str, "kind": "host" | "device", "segments": [[start_ms, end_ms, category, label], ...]}``:
-      one recorded step, recorded clock, categories as the breakdown's keys.
-    * ``groups``: rows by phase, ``record_function`` range, module class and module; see
-      ``ipyprof.report.build.groups``.
-    * ``device_state``: the fields of ``DeviceState`` and ``text``, one line of them; only of a live run on a GPU.
 
-    ``repeats`` is ``None`` for a single recording.
-    ``ranks`` is ``None`` for a single process, else as ``ipyprof.ranks.report.ranks_value`` makes it.
+class Views(Record, frozen=True):
+    """What the pictures need. ``groups``: ``phase``, ``range``, ``module class``, ``module`` → rows."""
+
+    heartbeat: Heartbeat | None = None
+    memory: MemoryDetail | None = None
+    without: Without | None = None
+    per_step: tuple[RecordedStep, ...] = ()
+    timeline: Timeline | None = None
+    groups: dict[str, tuple[ScopeRow, ...]] = {}  # noqa: RUF012 (msgspec copies it)
+    device_state: DeviceState | None = None
+
+
+class Straggler(Record, frozen=True):
+    """The late rank, and what it has more of than the others, per step.
+
+    Attributes:
+        phase: loader, forward, backward or optimizer, or ``None``.
+        late_ms: median over the steps of how much later than the median of the others it is ready.
+        cause: ``loader``, ``compute``, ``copies``, ``runtime``, ``host``, ``slow_gpu`` (the same kernels take longer),
+            or ``None``: the recording does not show it.
+        recoverable_ms: what being as early as the next late rank would gain.
+        steps_late: steps in which it is late.
+        others: further ranks that are late, the latest first.
+        own_ms, others_ms: what it takes for the cause, and the median of the others.
+        more_kernels: kernels (operators without a GPU) that it runs more.
+        clock: what the GPUs' clocks say where its own is lower, or empty.
     """
 
+    rank: int
+    phase: str | None
+    late_ms: Ms
+    cause: str | None = None
+    recoverable_ms: Ms = 0.0
+    steps_late: int = 0
+    others: tuple[int, ...] = ()
+    own_ms: Ms = 0.0
+    others_ms: Ms = 0.0
+    more_kernels: Number = 0.0
+    clock: str = ""
+
+
+class Rank(Record, frozen=True):
+    """One rank. ``waiting_ms`` is what it waits in collectives per step; ``kept`` why its trace was kept."""
+
+    rank: int
+    host: str | None = None
+    gpu: str | None = None
+    bus_id: str | None = None
+    clock_mhz: Number | None = None
+    throttle: tuple[str, ...] = ()
+    pcie: str | None = None
+    step_ms: Ms | None = None
+    late_ms: Ms | None = None
+    steps_late: int | None = None
+    last_share: Number | None = None
+    waiting_ms: Ms | None = None
+    breakdown: dict[str, Ms] | None = None
+    path: str | None = None
+    error: str | None = None
+    kept: str | None = None
+
+
+class CollectiveCost(Record, frozen=True):
+    """One kind of collective, per step: transfer once all ranks are there, waiting for the last one, exposed time."""
+
+    name: str
+    group: str | None = None
+    size: int | None = None
+    message_bytes: Number | None = None
+    calls: Number = 0.0
+    latency_ms: Ms = 0.0
+    waiting_ms: Ms | None = None
+    exposed_ms: Ms = 0.0
+
+
+class Entry(Record, frozen=True):
+    """When each rank was ready for one collective, in the step with the largest delay."""
+
+    name: str
+    step: int
+    arrivals_ms: tuple[tuple[int, Ms], ...]
+
+
+class Ranks(Record, frozen=True):
+    """Several ranks of one job. ``lanes``: rank → its collectives in the step with the largest delay."""
+
+    count: int
+    missing: tuple[int, ...] = ()
+    straggler: Straggler | None = None
+    per_rank: tuple[Rank, ...] = ()
+    sentence: str = ""
+    state: str = ""
+    shown: int | None = None
+    world_size: int | None = None
+    cpu_only: tuple[int, ...] = ()
+    duplicates: tuple[int, ...] = ()
+    steps: int = 0
+    step_ms: Ms | None = None
+    collectives: tuple[CollectiveCost, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    lanes: dict[str, tuple[tuple[Ms, Ms], ...]] = {}  # noqa: RUF012 (msgspec copies it)
+
+
+class Report(Record, frozen=True):
+    """One run, judged. ``repeats`` is ``None`` for a single recording, ``ranks`` for a single process."""
+
     source: Source
-    environment: Mapping[str, str | None]
+    environment: dict[str, str | None]
     device: Device | None
     devices: tuple[Device, ...]
-    steps: Steps
+    steps: StepTimes
     breakdown: Breakdown
     runtime_detail: RuntimeDetail
-    communication_total_ms: float | None
+    communication_total_ms: Ms | None
     utilization: Utilization
     operators: tuple[Operator, ...]
     kernels: tuple[Kernel, ...]
     lines: tuple[Line, ...]
-    memory: MemoryView | None
+    memory: Memory | None
     findings: tuple[Finding, ...]
     verdict: Verdict
     trust: tuple[TrustCheck, ...]
-    ranks: Mapping[str, Any] | None = None
+    account: Account | None = None
+    ranks: Ranks | None = None
     repeats: Repeats | None = None
-    views: Mapping[str, Any] = field(default_factory=dict)
+    views: Views = Views()
     schema: int = SCHEMA
 
+    @property
+    def failed_request(self) -> Any | None:
+        """The request for memory that the cell ended with (``FailedRequest``), or ``None``."""
+        return None if self.views.memory is None else self.views.memory.out_of_memory
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for ``json.dumps``, with the keys of the class, ``schema`` first and ``views`` last.
+        """Plain values for ``json.dumps``: ``schema`` first, then the keys of the class.
 
         Example:
             >>> report.to_dict()["steps"]["step_ms"]  # doctest: +SKIP
             257.0
         """
-
-        plain: dict[str, Any] = encode(self)
+        plain = plain_values(self)
         return {"schema": plain.pop("schema"), **plain}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Report:
-        """The report that ``to_dict`` made ``data`` from. Unknown keys are ignored; a view that is damaged is left out,
-        and ``trust`` says so.
+        """The report that ``to_dict`` made ``data`` from; also of schema 1. Unknown keys are ignored; a view that is
+        damaged is left out, and ``trust`` says so.
 
         Raises:
             IpyprofError: not a report, another schema number, a missing key, a value of the wrong type, or a number
                 that cannot have been measured.
         """
-        from ipyprof.report.saved_views import RANKS, fitting, sound, sound_views
-
         schema = data.get("schema") if isinstance(data, Mapping) else None
-        if schema != SCHEMA or isinstance(schema, bool):
+        if schema not in (1, SCHEMA) or isinstance(schema, bool):
             given = "JSON without a schema number" if schema is None else f"a report with schema {schema!r}"
             raise IpyprofError(
-                given, f"this version reads reports with schema {SCHEMA}", "write the report again or update ipyprof"
+                given,
+                f"this version reads reports with schema 1 to {SCHEMA}",
+                "write the report again or update ipyprof",
             )
-        plain = {part.name: data[part.name] for part in fields(Report) if part.name in data}
-        damaged: list[str] = []
-        if isinstance(plain.get("views"), Mapping):
-            plain["views"], damaged = sound_views(plain["views"])
-        if plain.get(RANKS) is not None and not fitting(RANKS, plain[RANKS]):
-            plain[RANKS] = None
-            damaged.append(RANKS)
-        if not sound({name: value for name, value in plain.items() if name not in ("views", RANKS)}):
+        plain = dict(data) | {"schema": SCHEMA}
+        damaged = []
+        views = plain.get("views")
+        if isinstance(views, Mapping):
+            plain["views"] = {name: value for name, value in views.items() if _fits(Views, name, value)}
+            damaged = [name for name in views if name not in plain["views"]]
+        if plain.get("ranks") is not None and not _converts(plain["ranks"], Ranks):
+            plain["ranks"] = None
+            damaged.append("ranks")
+        try:
+            report = msgspec.convert(plain, Report)
+        except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as error:
             raise IpyprofError(
-                "a report with a number that is too large or not finite, or nested too deep",
-                "a report holds measured times, sizes and shares",
-                "write it again with ipyprof",
-            )
-        report = decode(Report, plain, "a report")
+                f"a report that does not fit: {error}", "every key has its type", "write it again with ipyprof"
+            ) from None
         if not damaged:
             return report
         text = f"damaged in the file and left out: {', '.join(damaged)}"
-        return replace(report, trust=(*report.trust, TrustCheck(check="saved report", status="warn", text=text)))
+        check = TrustCheck(check="saved report", status="warn", text=text)
+        return msgspec.structs.replace(report, trust=(*report.trust, check))
 
     def __repr__(self) -> str:
         """Such as ``<Report before: data_loading, 42.8 of 57.0 ms>``."""
-        from ipyprof.show.words import brief
-
-        return f"<Report {brief(self)}>"
+        return f"<Report {RENDERERS['brief'](self)}>" if RENDERERS else f"<Report {self.verdict.cause}>"
 
     def __str__(self) -> str:
         """What a terminal shows."""
-        from ipyprof.show.text import render_text
-
-        return render_text(self).rstrip("\n")
+        return RENDERERS["text/plain"](self).rstrip("\n") if RENDERERS else repr(self)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """The text and the dashboard, for the notebook's display system."""
-        from ipyprof.show.html import bundle
-
-        return bundle(self)
+        return {name: render(self) for name, render in RENDERERS.items() if "/" in name}
 
 
-T = TypeVar("T")
+RENDERERS: dict[str, Callable[[Report], str]] = {}
+"""How a report shows itself: MIME type (or ``brief``) → renderer. ``ipyprof.show`` registers them; nothing here knows
+them."""
 
 
-def encode(value: Any) -> Any:
-    """Plain dicts, lists, numbers, text and ``None``: what ``json.dumps`` takes.
-
-    Tuples become lists; numpy numbers and arrays become Python's; a number that is not finite was not measured, so it
-    becomes ``None`` (JSON has no word for it).
-    """
-    return _finite(msgspec.to_builtins(value, enc_hook=_plain, str_keys=True))
+def _fits(kind: type[msgspec.Struct], name: str, value: Any) -> bool:
+    """Whether ``value`` is what the field ``name`` holds; a field that this version does not know is ignored."""
+    return _converts({name: value}, kind)
 
 
-def decode(kind: type[T], data: Any, what: str) -> T:
-    """A ``kind`` from plain values as ``encode`` makes them. Keys that ``kind`` does not know are ignored, so that a
-    report of a later version with the same schema number can be read.
-
-    Args:
-        what: name of what is read, for the error, such as ``"a report"``.
-
-    Raises:
-        IpyprofError: a key is missing or a value has the wrong type.
-    """
+def _converts(value: Any, kind: type[msgspec.Struct]) -> bool:
     try:
-        return msgspec.convert(data, kind)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: a lone surrogate in a number's place
-        raise IpyprofError(
-            f"{what} that does not fit: {error}", "every key of the schema has its type", "write it again with ipyprof"
-        ) from None
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError):  # the second: a lone surrogate for a number
+        return False
+    return True
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if hasattr(value, "tolist"):  # numpy arrays and numbers, without importing numpy here
-        return value.tolist()
-    if isinstance(value, float):
-        return float(value)
-    raise TypeError(f"a report holds no {type(value).__name__}")
+def plain_values(struct: Record) -> dict[str, Any]:
+    """Plain values for ``json.dumps``, numbers that are not finite as ``None``."""
+    plain: dict[str, Any] = _finite(msgspec.to_builtins(struct, str_keys=True))
+    return plain
 
 
 def _finite(value: Any) -> Any:
+    """JSON has no word for a number that is not finite: it was not measured."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -323,21 +327,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
-
-
-def memory_facts(report: Report) -> Mapping[str, Any]:
-    """``views["memory"]``, empty where there is none."""
-    facts = report.views.get("memory")
-    return facts if isinstance(facts, Mapping) else {}
-
-
-def failed_request(report: Report) -> Mapping[str, Any] | None:
-    """The request for memory that the cell ended with, or ``None``."""
-    failed = memory_facts(report).get("out_of_memory")
-    return failed if isinstance(failed, Mapping) else None
-
-
-def failed_while_recorded(report: Report) -> bool:
-    """Whether that request ended the recording itself, so that the heartbeat leads up to it."""
-    failed = failed_request(report)
-    return failed is not None and not failed.get("later")

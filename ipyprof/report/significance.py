@@ -29,11 +29,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from ipyprof.analysis.results import Number, Record
 from ipyprof.formatting import percent_whole, plural
 
 Floats = npt.NDArray[np.float64]
@@ -57,8 +57,7 @@ RESAMPLES = 2_000
 SEED = 20_240_229
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Significance:
+class Significance(Record, frozen=True):
     """The answer and what it rests on.
 
     Attributes:
@@ -72,10 +71,10 @@ class Significance:
     """
 
     answer: str
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
+    ratio: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+    p: Number | None = None
     counts: tuple[int, int] = (0, 0)
     block: int = 1
     text: str = ""

@@ -4,107 +4,66 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
-from ipyprof.formatting import (
-    NOT_MEASURED,
-    columns,
-    count_cell,
-    percent_cell,
-    percent_whole,
-    plural,
-    shorten,
-    size_text,
-    time_cell,
-    time_text,
-)
-from ipyprof.report.build import moments_at
-from ipyprof.report.report import MemoryView, Operator, Report, decode, memory_facts
-from ipyprof.show.markup import (
-    ELLIPSIS,
-    SMALL,
-    bar,
-    card,
-    cell,
-    code_name,
-    div,
-    escape,
-    escape_attribute,
-    figure,
-    mono,
-    muted,
-    note,
-    row,
-    span,
-    table,
-    title,
-)
+from ipyprof.analysis.results import Heartbeat, Memory
+from ipyprof.formatting import percent_whole, size_text, time_text
+from ipyprof.report.comparison import compare_reports
+from ipyprof.report.report import Report
+from ipyprof.show.comparison import render_comparison
+from ipyprof.show.markup import attribute, card, escape, figure_html, table_html
+from ipyprof.show.memory import detail_of
 from ipyprof.show.perfetto import perfetto_button
 from ipyprof.show.pictures import CURVE, DONUT_SIZE, HEARTBEAT_SIZE, WIDTH, Drawn, donut, heartbeat, timeline
-from ipyprof.show.words import (
-    ACCENT,
-    BOUND,
-    COPIES,
-    KERNEL,
-    PYTHON,
-    RULE,
-    TENSOR_CORE,
-    culprit_of,
-    step_parts,
-    steps_text,
-)
-
-if TYPE_CHECKING:
-    from ipyprof.trace.writer import KeptTrace
-
+from ipyprof.show.tables import Work, work_of, work_table
+from ipyprof.show.words import ACCENT, culprit_of, step_parts, steps_text
+from ipyprof.trace.writer import KeptTrace
 
 UPPER, LOWER = 20.0, 18.0  # from the picture's top and bottom
-HOLDERS_SHOWN = 6
 _LONG = {"description_width": "90px"}
 
 
 def memory_tab(report: Report) -> Any | None:
     """The heartbeat with a cursor and what is allocated there; ``None`` without a curve."""
-    view = report.views.get("heartbeat")
-    drawn = heartbeat(view, report.memory) if isinstance(view, Mapping) else None
-    if drawn is None or not isinstance(view, Mapping):
+    view = report.views.heartbeat
+    if view is None or heartbeat(view, report.memory) is None:
         return None
     import ipywidgets
 
-    others = [one for one in memory_facts(report).get("devices") or () if len(one["time_ms"]) > 1]
-    if not others or report.device is None:
-        return _memory_cursor(report, view, report.memory, drawn)
+    curves = {view.device if report.device is None else report.device.index: view}
+    curves |= {one.device: one for one in detail_of(report).devices if len(one.time_ms) > 1}
+    memories = {device.index: device.memory for device in report.devices} | {next(iter(curves)): report.memory}
     shown = ipywidgets.VBox()
-    curves = {report.device.index: view} | {int(other["device"]): other for other in others}
-    memories = {device.index: device.memory for device in report.devices} | {report.device.index: report.memory}
+
+    def choose(index: int) -> None:
+        drawn = heartbeat(curves[index], memories.get(index))
+        if drawn is not None:
+            shown.children = (_memory_cursor(curves[index], memories.get(index), view.marks_ms, drawn),)
+
+    choose(next(iter(curves)))
+    if len(curves) == 1:
+        return shown
     choice = ipywidgets.Dropdown(
         options=[(f"GPU {index}", index) for index in sorted(curves)],
-        value=report.device.index,
+        value=next(iter(curves)),
         description="device",
         style=_LONG,
     )
-
-    def choose(index: int) -> None:
-        picture_of = heartbeat(curves[index], memories.get(index))
-        assert picture_of is not None
-        shown.children = (_memory_cursor(report, curves[index], memories.get(index), picture_of),)
-
     choice.observe(lambda change: choose(int(change["new"])), names="value")
-    choose(report.device.index)
     return ipywidgets.VBox([choice, shown])
 
 
-def _memory_cursor(report: Report, view: Mapping[str, Any], memory: MemoryView | None, drawn: Drawn) -> Any:
+def _memory_cursor(view: Heartbeat, memory: Memory | None, marks_ms: Sequence[float], drawn: Drawn) -> Any:
     """One heartbeat, a slider along it, and what is allocated there."""
     import ipywidgets
 
-    first, last = float(view["time_ms"][0]), float(view["time_ms"][-1])
+    first, last = view.time_ms[0], view.time_ms[-1]
     width, height = HEARTBEAT_SIZE
-    image = figure(drawn, width)
+    image = figure_html(drawn, width)
     slider = ipywidgets.FloatSlider(
         value=first,
         min=first,
@@ -119,108 +78,40 @@ def _memory_cursor(report: Report, view: Mapping[str, Any], memory: MemoryView |
     def show(at_ms: float) -> None:
         across = CURVE[0] + (at_ms - first) / max(last - first, 1e-9) * (CURVE[1] - CURVE[0])
         place = f"left:{across / width:.2%};top:{UPPER / height:.1%};bottom:{LOWER / height:.1%}"
-        line = div("", f"position:absolute;width:0;border-left:2px solid {ACCENT};{place}")
-        curve = div(image + line, f"position:relative;width:{width}px;max-width:100%")
-        shown.value = card(curve + note(memory_at(report, at_ms, view, memory)))
+        line = f'<div style="position:absolute;width:0;border-left:2px solid {ACCENT};{place}"></div>'
+        curve = f'<div style="position:relative;width:{width}px;max-width:100%">{image}{line}</div>'
+        shown.value = card(f"{curve}<div>{escape(memory_at(view, memory, marks_ms, at_ms))}</div>")
 
     slider.observe(lambda change: show(float(change["new"])), names="value")
     show(first)
     return ipywidgets.VBox([slider, shown])
 
 
-def memory_at(
-    report: Report, at_ms: float, view: Mapping[str, Any] | None = None, memory: MemoryView | None = None
-) -> str:
-    """What is allocated at an instant of the recorded clock, and who holds it where that is known; HTML.
-
-    Args:
-        view, memory: of another device than the busiest, whose holders over time are not kept.
-    """
-    whole: Mapping[str, Any] = report.views["heartbeat"]
-    busiest = view is None or view is whole
-    if view is None or busiest:
-        view, memory = whole, report.memory
-    at = max(int(np.searchsorted(np.asarray(view["time_ms"], np.float64), at_ms, "right")) - 1, 0)
-    process = not view.get("allocated")
-    used = float(view["process" if process else "allocated"][at])
-    marks = [float(mark) for mark in whole.get("marks_ms") or ()]
-    step = sum(mark <= at_ms for mark in marks)
+def memory_at(view: Heartbeat, memory: Memory | None, marks_ms: Sequence[float], at_ms: float) -> str:
+    """What is allocated at an instant of the recorded clock: ``step 2, 12.0 ms: 63 MB allocated, 87 % of the peak.``"""
+    at = max(int(np.searchsorted(np.asarray(view.time_ms, np.float64), at_ms, "right")) - 1, 0)
+    used = (view.allocated or view.process)[at]
+    step = sum(mark <= at_ms for mark in marks_ms)
     where = f"step {step}, " if step else ""
-    text = f"{where}{time_text(at_ms)}: <b>{size_text(used)}</b> {'in this process' if process else 'allocated'}"
+    text = f"{where}{time_text(at_ms)}: {size_text(used)} {'allocated' if view.allocated else 'in this process'}"
     if memory is not None and memory.peak_bytes:
         text += f", {percent_whole(used / memory.peak_bytes)} of the peak"
-    reserved = view.get("reserved") or ()
-    if len(reserved) > at:
-        text += f"; reserved {size_text(reserved[at])}"
-    return f"{text}.{_holders_at(report, at_ms) if busiest else ''}"
-
-
-def _holders_at(report: Report, at_ms: float) -> str:
-    """Who holds the most at an instant, where ``views["memory"]["moments"]`` knows; HTML."""
-    moments = memory_facts(report).get("moments")
-    if not moments or not moments["time_ms"]:
-        return ""
-    held = sorted(moments_at(moments, at_ms).items(), key=lambda one: -one[1])
-    named = [f"{mono(str(name)[:60])} {size_text(size)}" for name, size in held[:HOLDERS_SHOWN] if size > 0]
-    return f" Held by {' · '.join(named)}." if named else ""
+    return text + (f"; reserved {size_text(view.reserved[at])}." if view.reserved else ".")
 
 
 def timeline_tab(report: Report) -> Any | None:
-    """The recorded step's lanes, and a slider for the part that is shown; ``None`` without lanes."""
-    view = report.views.get("timeline")
-    drawn = timeline(view) if isinstance(view, Mapping) else None
-    if drawn is None or not isinstance(view, Mapping):
+    """The recorded step's lanes; ``None`` without lanes."""
+    drawn = timeline(report.views.timeline)
+    if drawn is None:
         return None
     import ipywidgets
 
-    first, last = float(view["start_ms"]), float(view["end_ms"])
-    slider = ipywidgets.FloatRangeSlider(
-        value=(first, last),
-        min=first,
-        max=last,
-        step=max((last - first) / 1_000, 1e-6),
-        description="ms",
-        readout_format=".3f",
-        continuous_update=False,
-        layout=ipywidgets.Layout(width="700px", max_width="100%"),
-    )
-    shown = ipywidgets.HTML()
-
-    def show(begin: float, end: float) -> None:
-        part = timeline(zoomed(view, begin, end))
-        shown.value = card(figure(part, WIDTH) if part is not None else note("Nothing is there."))
-
-    slider.observe(lambda change: show(*change["new"]), names="value")
-    show(first, last)
-    return ipywidgets.VBox([slider, shown])
-
-
-def zoomed(view: Mapping[str, Any], begin_ms: float, end_ms: float) -> dict[str, Any]:
-    """The part of ``views["timeline"]`` between two instants; segments are cut at both."""
-    lanes = [
-        {
-            **lane,
-            "segments": [
-                [max(start, begin_ms), min(end, end_ms), *rest]
-                for start, end, *rest in lane["segments"]
-                if end > begin_ms and start < end_ms
-            ],
-        }
-        for lane in view["lanes"]
-    ]
-    bubble = view.get("bubble")
-    if bubble is not None:
-        start, end = max(bubble["start_ms"], begin_ms), min(bubble["end_ms"], end_ms)
-        bubble = {**bubble, "start_ms": start, "end_ms": end} if end > start else None
-    return {**view, "start_ms": begin_ms, "end_ms": end_ms, "lanes": lanes, "bubble": bubble}
+    return ipywidgets.HTML(card(figure_html(drawn, WIDTH)))
 
 
 def compare_tab(report: Report, earlier: Callable[[], Sequence[tuple[int, Report]]]) -> Any:
     """Choose another run of this session; this one is the later of the two."""
     import ipywidgets
-
-    from ipyprof.report.comparison import compare_reports
-    from ipyprof.show.compare_html import render_comparison
 
     choice = ipywidgets.Dropdown(options=[("choose a run", None)], description="compare with", style=_LONG)
     again = ipywidgets.Button(description="Look for runs", tooltip="Runs that were made since this panel was shown")
@@ -264,9 +155,9 @@ def save_tab(saves: Mapping[str, tuple[str, Callable[[Path], None]]], stem: str,
             try:
                 write(target)
             except Exception as failure:
-                told.value = div(escape(f"Not saved: {failure}"), SMALL)
+                told.value = escape(f"Not saved: {failure}")
             else:
-                told.value = div(f"Saved {mono(str(target))}", SMALL)
+                told.value = escape(f"Saved {target}")
 
         made.on_click(clicked)
         return made
@@ -287,28 +178,6 @@ def free_name(stem: str, ending: str) -> Path:
 MEAN = "mean"
 SORTS = ("device time", "host time", "calls", "name")
 OPERATOR, SHAPE, KERNELS, LINES = "operator", "operator and shapes", "kernel", "line of the cell"
-_NAME = f"width:44%;{ELLIPSIS}"
-_NAME_COLUMNS = 60
-_PATH_COLUMNS = 44  # the end of a path is what counts: it fits into a browser 800 wide
-_BETWEEN = " › "
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PanelRow:
-    """One row, per step; ``None`` = not measured. ``bound`` and ``tensor_core`` are empty where they do not apply.
-
-    ``total_ms`` is with what is inside, on the device where it was measured; ``path`` are the names of what is around
-    the row and its own, empty where nothing is around it.
-    """
-
-    name: str
-    calls: float | None = None
-    device_ms: float | None = None
-    host_ms: float | None = None
-    bound: str = ""
-    tensor_core: str = ""
-    total_ms: float | None = None
-    path: tuple[str, ...] = ()
 
 
 def group_names(report: Report) -> tuple[str, ...]:
@@ -320,13 +189,11 @@ def group_names(report: Report) -> tuple[str, ...]:
         names.append(KERNELS)
     if report.lines:
         names.append(LINES)
-    groups = report.views.get("groups")
-    if isinstance(groups, Mapping):
-        names += [str(name) for name, rows in groups.items() if rows and name not in names]
+    names += [name for name, rows in report.views.groups.items() if rows and name not in names]
     return tuple(names)
 
 
-def group_rows(report: Report, group: str, step: str = MEAN) -> tuple[PanelRow, ...]:
+def group_rows(report: Report, group: str, step: str = MEAN) -> tuple[Work, ...]:
     """The rows of ``group``: of the mean step, or of one recorded step where the group is known for it.
 
     Args:
@@ -334,26 +201,13 @@ def group_rows(report: Report, group: str, step: str = MEAN) -> tuple[PanelRow, 
         step: ``"mean"`` or ``"step 2"``; kernels, lines and groups of the views are known for the mean only.
     """
     if group in (OPERATOR, SHAPE):
-        return tuple(_operator_row(one, shapes=group == SHAPE) for one in _operators(report, step))
+        named = {f"step {one.step}": one.operators for one in report.views.per_step}
+        return tuple(work_of(one, shapes=group == SHAPE) for one in named.get(step, report.operators))
     if group == KERNELS:
-        return tuple(
-            PanelRow(
-                name=one.name,
-                calls=one.calls,
-                device_ms=one.device_ms,
-                bound=one.bound,
-                tensor_core=one.tensor_core,
-            )
-            for one in report.kernels
-        )
+        return tuple(map(work_of, report.kernels))
     if group == LINES:
-        return tuple(
-            PanelRow(name=f"{one.line:>3}  {one.source}", calls=None, device_ms=one.device_ms, host_ms=one.host_ms)
-            for one in report.lines
-            if one.device_ms or one.host_ms
-        )
-    rows: Sequence[Mapping[str, Any]] = report.views["groups"][group]
-    return tuple(_group_row(one) for one in rows)
+        return tuple(work_of(one) for one in report.lines if one.device_ms or one.host_ms)
+    return tuple(map(work_of, report.views.groups[group]))
 
 
 def knows_steps(group: str) -> bool:
@@ -361,7 +215,7 @@ def knows_steps(group: str) -> bool:
     return group in (OPERATOR, SHAPE)
 
 
-def selected(rows: Sequence[PanelRow], words: str, sort: str) -> tuple[PanelRow, ...]:
+def selected(rows: Sequence[Work], words: str, sort: str) -> tuple[Work, ...]:
     """The rows whose name holds every word (in any case), sorted by ``sort``, one of ``SORTS``; the largest first."""
     wanted = words.lower().split()
     kept = [one for one in rows if all(word in one.name.lower() for word in wanted)]
@@ -369,118 +223,6 @@ def selected(rows: Sequence[PanelRow], words: str, sort: str) -> tuple[PanelRow,
         return tuple(sorted(kept, key=lambda one: one.name.lower()))
     field = {"host time": "host_ms", "calls": "calls"}.get(sort, "device_ms")
     return tuple(sorted(kept, key=lambda one: (-(getattr(one, field) or 0.0), one.name)))
-
-
-def rows_table(rows: Sequence[PanelRow], every: Sequence[PanelRow], *, name: str, clock: str, limit: int) -> str:
-    """The first ``limit`` of ``rows`` as HTML; percent are of all rows, ``every``.
-
-    Args:
-        name: of the group, such as ``kernel``.
-        clock: what the times are of, such as ``one recorded step``.
-    """
-    device = any(one.device_ms is not None for one in every)
-    head = title(f"By {name}", f"{clock}, % of all {'GPU' if device else 'host'} time")
-    if not rows:
-        return head + note("Nothing has such a name." if every else f"This was {NOT_MEASURED}.", 0)
-
-    def own(one: PanelRow) -> float:
-        return (one.device_ms if device else one.host_ms) or 0.0
-
-    total = sum(own(one) for one in every)
-    longest = max(own(one) for one in rows) or 1.0
-    host_total = max(sum(one.host_ms or 0.0 for one in every), 1e-9)
-    bounds = any(one.bound in ("compute", "memory", "launch") for one in rows)
-    cores = any(one.tensor_core in ("yes", "no") for one in rows)
-    totals = any(one.path for one in every)
-    titles = [
-        _cell("", header=True),
-        _cell(name, header=True, style=_NAME),
-        _cell("", header=True),
-        *(_cell(text, align="right", header=True) for text in ("GPU ms" if device else "", "%", "host ms", "calls")),
-        *([_cell("with inner", align="right", style="white-space:normal", header=True)] if totals else []),
-        *([_cell("bound by", header=True)] if bounds else []),
-        *([_cell("Tensor Cores", style="white-space:normal", header=True)] if cores else []),
-    ]
-    body = ""
-    for number, one in enumerate(rows[:limit], start=1):
-        fill = PYTHON if not device else COPIES if one.bound == "copy" else KERNEL
-        cells = [
-            _cell(muted(str(number)), align="right", style="width:18px;padding-left:0"),
-            _cell(_shown(one), style=_NAME),
-            _cell(bar(own(one) / longest, fill.fill), style="min-width:60px"),
-            _cell(time_cell(one.device_ms, total) if device else "", align="right"),
-            _cell(percent_cell(own(one) / total if total else None), align="right"),
-            _cell(time_cell(one.host_ms, host_total) if one.host_ms is not None else "", align="right"),
-            _cell(count_cell(one.calls) if one.calls is not None else "", align="right"),
-        ]
-        cells += [_cell(time_cell(one.total_ms, total), align="right")] if totals else []
-        cells += [_cell(_mark(BOUND, one.bound))] if bounds else []
-        cells += [_cell(_mark(TENSOR_CORE, one.tensor_core))] if cores else []
-        body += row(*cells)
-    shown = sum(own(one) for one in rows)
-    line = f"border-top:1px solid {RULE}"
-    more = f"{len(rows) - limit:,} more; " if len(rows) > limit else ""
-    body += row(
-        _cell("", style=line),
-        _cell(f"{more}<b>{plural(len(rows), 'row')}</b> of {len(every):,}", style=line, span_columns=2),
-        _cell(f"<b>{time_cell(shown, total)}</b>" if device else "", align="right", style=line),
-        _cell(f"<b>{percent_cell(shown / total if total else None)}</b>", align="right", style=line),
-        _cell("", style=line, span_columns=len(titles) - 5),
-    )
-    return head + table(row(*titles), body)
-
-
-def _operators(report: Report, step: str) -> Sequence[Operator]:
-    if step == MEAN:
-        return report.operators
-    view = next(one for one in report.views["per_step"] if f"step {one['step']}" == step)
-    return decode(tuple[Operator, ...], view.get("operators") or (), "a step's operators")
-
-
-def _operator_row(one: Operator, *, shapes: bool) -> PanelRow:
-    return PanelRow(
-        name=f"{one.name}  {one.shapes}" if shapes and one.shapes else one.name,
-        calls=one.calls,
-        device_ms=one.self_device_ms,
-        host_ms=one.self_host_ms,
-        bound=one.bound,
-        tensor_core=one.tensor_core,
-    )
-
-
-def _group_row(one: Mapping[str, Any]) -> PanelRow:
-    name = str(one.get("name", ""))
-    path = (*map(str, one.get("within") or ()), name)
-    device, total = one.get("device_ms"), one.get("total_device_ms")
-    return PanelRow(
-        name=_BETWEEN.join(path),
-        calls=one.get("calls"),
-        device_ms=device,
-        host_ms=one.get("host_ms"),
-        total_ms=total if device is not None else one.get("total_host_ms"),
-        path=path if len(path) > 1 else (),
-    )
-
-
-def _shown(one: PanelRow) -> str:
-    """The name as code; of a long path the end, with the whole of it on hover."""
-    if not one.path:
-        return code_name(one.name, _NAME_COLUMNS)
-    if columns(one.name) <= _PATH_COLUMNS:
-        return code_name(one.name, _PATH_COLUMNS)
-    kept = one.path[-1:]
-    while columns(_BETWEEN.join(("…", *one.path[-len(kept) - 1 :]))) <= _PATH_COLUMNS:
-        kept = one.path[-len(kept) - 1 :]
-    short = shorten(" ".join(_BETWEEN.join(("…", *kept)).split()), _PATH_COLUMNS)
-    return span(mono(short), "white-space:nowrap", title=shorten(" ".join(one.name.split()), 1000))
-
-
-def _mark(marks: Mapping[str, str], word: str) -> str:
-    return f"{marks[word]}&nbsp;{escape(word)}" if word in marks else muted("n/a" if word == "n/a" else "?")
-
-
-def _cell(content: str, *, align: str = "left", style: str = "", span_columns: int = 1, header: bool = False) -> str:
-    return cell(content, align=align, style=f"padding:1px 6px;{style}", span_columns=span_columns, header=header)
 
 
 _CLOSE = {"description_width": "initial"}
@@ -506,7 +248,7 @@ def build_panel(
     Returns:
         The widget (ipywidgets 7 or 8), or ``None`` without ipywidgets or without anything to choose from.
     """
-    if not report.operators and not report.views.get("per_step"):
+    if not report.operators and not report.views.per_step:
         return None
     try:
         import ipywidgets
@@ -571,7 +313,7 @@ def steps_tab(report: Report) -> Any:
     """A slider over the mean and each recorded step, above that step's donut and rows: grouped, sorted, filtered."""
     import ipywidgets
 
-    names = [MEAN, *(f"step {step['step']}" for step in report.views.get("per_step") or ())]
+    names = [MEAN, *(f"step {one.step}" for one in report.views.per_step)]
     short = ipywidgets.Layout(width="200px")
     slider = ipywidgets.SelectionSlider(
         options=names,
@@ -624,8 +366,8 @@ def step_ring(report: Report, name: str) -> tuple[bytes, str]:
     culprit = culprit_of(report.verdict.cause)
     if name == MEAN:
         return donut(step_parts(report.breakdown, culprit), report.steps.step_ms, culprit=culprit)
-    step = next(one for one in report.views["per_step"] if f"step {one['step']}" == name)
-    return donut(step_parts(step["breakdown"], culprit), step["step_ms"], culprit=culprit, caption="recorded")
+    step = next(one for one in report.views.per_step if f"step {one.step}" == name)
+    return donut(step_parts(step.breakdown, culprit), step.step_ms, culprit=culprit, caption="recorded")
 
 
 def rows_view(report: Report, name: str, *, group: str, sort: str, words: str, limit: int, alt: str) -> str:
@@ -635,5 +377,8 @@ def rows_view(report: Report, name: str, *, group: str, sort: str, words: str, l
     clock = "one recorded step" if step != MEAN else "mean recorded step" if knows_steps(group) else "one step"
     if step != name:
         clock += " (of the mean: single steps are not known)"
-    shown = rows_table(selected(rows, words, sort), rows, name=group, clock=clock, limit=limit)
-    return card(f'<div aria-label="{escape_attribute(alt)}">{shown}</div>')
+    kept = selected(rows, words, sort)
+    device = any(one.device_ms is not None for one in rows)
+    more = f"{clock}, % of all {'GPU' if device else 'host'} time"
+    shown = table_html(work_table(kept, rows, title=f"By {group}", more=more, limit=limit, host=True))
+    return Markup('<div aria-label="{}">{}</div>').format(attribute(alt), Markup(shown))

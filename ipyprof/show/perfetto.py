@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ipyprof.formatting import size_text
-from ipyprof.show.markup import SMALL, div, escape
+from ipyprof.show.markup import escape
 
+_SMALL = "font-size:12px;line-height:17px"
 ORIGIN = "https://ui.perfetto.dev"
 LINK = f'<a href="{ORIGIN}" target="_blank" rel="noopener">{ORIGIN}</a>'
 
@@ -75,7 +76,7 @@ def handover(packed: bytes, title: str) -> str:
         "title": _literal(title),
         "file": _literal("trace.json.gz"),
     }
-    return f'<div id="{box}" style="{SMALL}">Opening Perfetto...</div><script>{script}</script>'
+    return f'<div id="{box}" style="{_SMALL}">Opening Perfetto...</div><script>{script}</script>'
 
 
 def perfetto_button(packed: Callable[[], bytes], title: str) -> Any:
@@ -122,7 +123,7 @@ def perfetto_button(packed: Callable[[], bytes], title: str) -> Any:
 
 
 def _note(content: str) -> str:
-    return div(content, f"{SMALL};padding:6px 0 0 4px")
+    return f'<div style="{_SMALL};padding:6px 0 0 4px">{content}</div>'
 
 
 def _literal(text: str) -> str:

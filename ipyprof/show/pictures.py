@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +26,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Affine2D
 from PIL import Image
 
+from ipyprof.analysis.results import Bubble, Heartbeat, Lane, Memory, Timeline
 from ipyprof.formatting import (
     columns,
     percent_whole,
@@ -37,7 +38,6 @@ from ipyprof.formatting import (
     tick_text,
     time_text,
 )
-from ipyprof.report.report import MemoryView
 from ipyprof.show.words import ACCENT, ACCENT_INK, BY_KEY, MEMORY, MEMORY_INK, OTHER, OUTLINE, Category, Part
 
 COLOURS = 128
@@ -361,19 +361,20 @@ def donut(
     return picture.png(), f"Step of {time_text(step_ms)} as a ring: {named}."
 
 
-def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> Drawn | None:
+def heartbeat(view: Heartbeat | None, memory: Memory | None) -> Drawn | None:
     """Memory over the recorded steps with its peak, or ``None`` where ``view`` holds no curve.
 
     Args:
-        view: ``views["heartbeat"]``; the curve is ``allocated``, or ``process`` on the CPU; sizes in bytes.
+        view: the curve is ``allocated``, or ``process`` on the CPU; sizes in bytes.
         memory: the peak, its instant and operator; the curve's own maximum where it is ``None``.
     """
-    name = "allocated" if view.get("allocated") else "process"
-    time = np.asarray(view.get("time_ms") or (), dtype=np.float64)
-    used = np.asarray(view.get(name) or (), dtype=np.float64)
+    if view is None:
+        return None
+    time = np.asarray(view.time_ms, dtype=np.float64)
+    used = np.asarray(view.allocated or view.process, dtype=np.float64)
     if len(time) < 2 or len(time) != len(used):
         return None
-    reserved = np.asarray(view.get("reserved") or (), dtype=np.float64)
+    reserved = np.asarray(view.reserved, dtype=np.float64)
     highest = int(used.argmax())
     peak_bytes = float(memory.peak_bytes) if memory is not None else float(used[highest])
     peak_ms = memory.peak_at_ms if memory is not None and memory.peak_at_ms is not None else float(time[highest])
@@ -393,7 +394,7 @@ def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> Drawn | Non
     curve = staircase(*thin(time, used, 900))
     points = np.column_stack([x(curve[:, 0]), y(curve[:, 1])])
     picture.polygon(np.concatenate([[[points[0, 0], lower]], points, [[points[-1, 0], lower]]]), MEMORY, alpha=0.16)
-    marks = [float(mark) for mark in view.get("marks_ms") or () if first - 1e-6 <= float(mark) <= last + 1e-6]
+    marks = [mark for mark in view.marks_ms if first - 1e-6 <= mark <= last + 1e-6]
     for number, mark in enumerate(marks, start=1):
         end = marks[number] if number < len(marks) else last
         if end - mark > 0.002 * (last - first):
@@ -401,7 +402,7 @@ def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> Drawn | Non
             if float(x(end)) - float(x(mark)) > 60:
                 picture.word(float(x(mark)) + 4, lower + 11, f"step {number}")
     picture.line([(left, lower), (right, lower)], GREY, width=0.8)
-    for call in view.get("calls_ms") or ():
+    for call in view.calls_ms:
         if first <= call <= last:
             at = float(x(call))
             picture.polygon(np.array([[at, lower - 1], [at - 3, lower - 7], [at + 3, lower - 7]]), ACCENT)
@@ -428,7 +429,7 @@ def heartbeat(view: Mapping[str, Any], memory: MemoryView | None) -> Drawn | Non
     clock = f"recorded time, {time_text(last - max(first, 0.0))}"
     if not marks or float(x(marks[-1])) + 50 < right - picture.text_width(clock):
         picture.word(right, lower + 11, clock, align="right")
-    what = "allocated on the GPU" if name == "allocated" else "of the process"
+    what = "allocated on the GPU" if view.allocated else "of the process"
     alt = f"Memory {what} over {time_text(last - first)} of recorded time: peak {size_text(peak_bytes)}"
     return picture.drawn(alt + (f" in {shorten(operator, 80)}." if operator else "."))
 
@@ -568,13 +569,13 @@ class Window:
         return _LEFT + (ms - self.start) / (self.end - self.start) * (_RIGHT - _LEFT)
 
 
-def timeline(view: Mapping[str, Any]) -> Drawn | None:
-    """The step of ``views["timeline"]`` as a picture with its alt text, or ``None`` where it holds nothing to draw."""
+def timeline(view: Timeline | None) -> Drawn | None:
+    """The recorded step as a picture with its alt text, or ``None`` where it holds nothing to draw."""
     clock = _clock(view)
-    if clock is None:
+    if view is None or clock is None:
         return None
     lanes, start, end = clock
-    bubble = view.get("bubble")
+    bubble = view.bubble
     part = magnified(lanes, start, end, bubble)
     count = len(lanes)
     whole = Window(start, end, 2.0, 18.0 if part else 22.0, 24.0 if part else 28.0)
@@ -582,7 +583,7 @@ def timeline(view: Mapping[str, Any]) -> Drawn | None:
     strip = 0.0
     if bubble is not None:
         first, last = part if bubble_in_part and part is not None else (start, end)
-        width = (bubble["end_ms"] - bubble["start_ms"]) / (last - first) * (_RIGHT - _LEFT)
+        width = (bubble.end_ms - bubble.start_ms) / (last - first) * (_RIGHT - _LEFT)
         strip = _STRIP if width < _BUBBLE_LABEL else 0.0
     bottom = whole.top + count * whole.pitch + (0.0 if bubble_in_part else strip)
     zoom = None
@@ -603,31 +604,29 @@ def timeline(view: Mapping[str, Any]) -> Drawn | None:
     return picture.drawn(_alt(lanes, start, end, bubble))
 
 
-def magnification(view: Mapping[str, Any]) -> float | None:
+def magnification(view: Timeline | None) -> float | None:
     """How many times larger the magnified part is, or ``None`` where nothing is magnified."""
     clock = _clock(view)
-    if clock is None:
+    if view is None or clock is None:
         return None
     lanes, start, end = clock
-    part = magnified(lanes, start, end, view.get("bubble"))
+    part = magnified(lanes, start, end, view.bubble)
     return (end - start) / (part[1] - part[0]) if part else None
 
 
-def magnified(
-    lanes: Sequence[Mapping[str, Any]], start: float, end: float, bubble: Mapping[str, Any] | None
-) -> tuple[float, float] | None:
+def magnified(lanes: Sequence[Lane], start: float, end: float, bubble: Bubble | None) -> tuple[float, float] | None:
     """The part of the clock that is too dense to read, or ``None``.
 
     A bubble too narrow to be seen gets the part around it. Else, where 95 % of the segments crowd into less than a
     third of the step, it is that third; where segments are narrow everywhere, a twentieth around the densest place.
     """
     span = end - start
-    if bubble is not None and 0 < bubble["end_ms"] - bubble["start_ms"] < 0.05 * span:
-        middle = (bubble["start_ms"] + bubble["end_ms"]) / 2
-        reach = max(3.0 * (bubble["end_ms"] - bubble["start_ms"]), span / 400)
+    if bubble is not None and 0 < bubble.end_ms - bubble.start_ms < 0.05 * span:
+        middle = (bubble.start_ms + bubble.end_ms) / 2
+        reach = max(3.0 * (bubble.end_ms - bubble.start_ms), span / 400)
         return _shifted(middle - reach, middle + reach, start, end)
-    middles = np.sort(np.array([(one[0] + one[1]) / 2 for lane in lanes for one in lane["segments"]], dtype=np.float64))
-    widths = np.array([one[1] - one[0] for lane in lanes for one in lane["segments"]], dtype=np.float64)
+    middles = np.sort(np.array([(one[0] + one[1]) / 2 for lane in lanes for one in lane.segments], dtype=np.float64))
+    widths = np.array([one[1] - one[0] for lane in lanes for one in lane.segments], dtype=np.float64)
     if len(middles) < 40:
         return None
     window = math.ceil(0.95 * len(middles))
@@ -643,13 +642,12 @@ def magnified(
     return None
 
 
-def _clock(view: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], float, float] | None:
+def _clock(view: Timeline | None) -> tuple[list[Lane], float, float] | None:
     """The lanes that hold anything, with the step's start and end; ``None`` where there is nothing to draw."""
-    lanes = _most_used([lane for lane in view.get("lanes") or () if lane.get("segments")])
-    start, end = view.get("start_ms"), view.get("end_ms")
-    if not lanes or start is None or end is None or not end > start:
+    lanes = [] if view is None else _most_used([lane for lane in view.lanes if lane.segments])
+    if view is None or not lanes or not view.end_ms > view.start_ms:
         return None
-    return lanes, float(start), float(end)
+    return lanes, view.start_ms, view.end_ms
 
 
 def _shifted(low: float, high: float, start: float, end: float) -> tuple[float, float]:
@@ -659,19 +657,19 @@ def _shifted(low: float, high: float, start: float, end: float) -> tuple[float, 
     return low, low + length
 
 
-def _most_used(lanes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _most_used(lanes: Sequence[Lane]) -> list[Lane]:
     if len(lanes) <= _LANES:
         return list(lanes)
-    used = [sum(one[1] - one[0] for one in lane["segments"]) for lane in lanes]
+    used = [sum(one[1] - one[0] for one in lane.segments) for lane in lanes]
     kept = sorted(sorted(range(len(lanes)), key=lambda index: -used[index])[:_LANES])
     return [lanes[index] for index in kept]
 
 
-def _inside(bubble: Mapping[str, Any], part: tuple[float, float]) -> bool:
-    return bool(part[0] <= bubble["start_ms"] and bubble["end_ms"] <= part[1])
+def _inside(bubble: Bubble, part: tuple[float, float]) -> bool:
+    return bool(part[0] <= bubble.start_ms and bubble.end_ms <= part[1])
 
 
-def _draw_lanes(picture: Picture, lanes: Sequence[Mapping[str, Any]], window: Window) -> None:
+def _draw_lanes(picture: Picture, lanes: Sequence[Lane], window: Window) -> None:
     for number, lane in enumerate(lanes):
         top = window.top + number * window.pitch
         bottom = top + window.lane
@@ -679,14 +677,14 @@ def _draw_lanes(picture: Picture, lanes: Sequence[Mapping[str, Any]], window: Wi
         picture.word(_LEFT - 9, top + window.lane / 2, _lane_name(picture, lane), align="right")
         boxes: dict[str, list[tuple[float, float, float, float]]] = {}
         names: list[tuple[float, float, str, str]] = []
-        for begin, finish, category, label in lane["segments"]:
+        for begin, finish, category, label in lane.segments:
             low, high = max(begin, window.start), min(finish, window.end)
             if high <= low:
                 continue
             left, right = window.x(low), window.x(high)
             boxes.setdefault(category, []).append((left, top, right, bottom))
             if label and right - left > 24:
-                names.append((left, right, category, str(label)))
+                names.append((left, right, category, label))
         for category, group in boxes.items():
             known = BY_KEY.get(category)
             picture.rectangles(group, known.fill if known and known.fill else OUTLINE)
@@ -702,9 +700,9 @@ def _draw_lanes(picture: Picture, lanes: Sequence[Mapping[str, Any]], window: Wi
                 picture.text(left + 5, top + window.lane / 2, text, colour=ink)
 
 
-def _lane_name(picture: Picture, lane: Mapping[str, Any]) -> str:
+def _lane_name(picture: Picture, lane: Lane) -> str:
     """The lane's name, shortened to the room at its left."""
-    name = shorten(str(lane.get("name", "")), int(_LEFT / _NARROWEST))
+    name = shorten(lane.name, int(_LEFT / _NARROWEST))
     width = columns(name)
     while width > 4 and picture.text_width(shorten(name, width)) > _LEFT - 11:
         width -= 1
@@ -739,19 +737,17 @@ def _draw_funnel(picture: Picture, whole: Window, part: Window, bottom: float) -
         )
 
 
-def _draw_bubble(
-    picture: Picture, bubble: Mapping[str, Any], lanes: Sequence[Mapping[str, Any]], window: Window, strip: bool
-) -> None:
-    names = [lane.get("name") for lane in lanes]
-    number = names.index(bubble.get("lane")) if bubble.get("lane") in names else len(lanes) - 1
+def _draw_bubble(picture: Picture, bubble: Bubble, lanes: Sequence[Lane], window: Window, strip: bool) -> None:
+    names = [lane.name for lane in lanes]
+    number = names.index(bubble.lane) if bubble.lane in names else len(lanes) - 1
     top = window.top + number * window.pitch
     middle = top + window.lane / 2
-    left = window.x(max(bubble["start_ms"], window.start))
-    right = window.x(min(bubble["end_ms"], window.end))
+    left = window.x(max(bubble.start_ms, window.start))
+    right = window.x(min(bubble.end_ms, window.end))
     picture.line([(left, middle), (right, middle)], ACCENT, width=2)
     for across in (left, right):
         picture.line([(across, middle - 6), (across, middle + 6)], ACCENT, width=2)
-    text = shorten(str(bubble.get("text", "")), 78)
+    text = shorten(bubble.text, 78)
     if not text:
         return
     if strip:
@@ -763,7 +759,7 @@ def _draw_bubble(
         picture.label((left + right) / 2, middle, text, fill=ACCENT, ink=ACCENT_INK)
 
 
-def _alt(lanes: Sequence[Mapping[str, Any]], start: float, end: float, bubble: Mapping[str, Any] | None) -> str:
-    named = ", ".join(shorten(str(lane.get("name", "")), 24) for lane in lanes)
+def _alt(lanes: Sequence[Lane], start: float, end: float, bubble: Bubble | None) -> str:
+    named = ", ".join(shorten(lane.name, 24) for lane in lanes)
     text = f"One recorded step of {time_text(end - start)} on {plural(len(lanes), 'lane')}: {named}."
-    return f"{text} {bubble['text']}." if bubble is not None and bubble.get("text") else text
+    return f"{text} {bubble.text}." if bubble is not None and bubble.text else text

@@ -1,366 +1,376 @@
-"""The dashboard's tables: operators, ladder, what was checked, explanations, trust. Each function returns HTML."""
+"""Each table of the dashboard as data: a function of the report. Page, terminal and panel show the same."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from ipyprof.analysis.results import Holder, Kernel, Line, Operator, ScopeRow
+from ipyprof.analysis.scopes import MODULE_CLASS, PHASE, RANGE
 from ipyprof.formatting import (
+    GLUE,
     NOT_MEASURED,
     columns,
     count_cell,
     gain_text,
     percent_cell,
-    percent_rung,
+    percent_short,
     percent_whole,
     plural,
+    rate_text,
     shorten,
     size_text,
     step_cell,
     time_cell,
+    time_text,
+    unbroken,
 )
-from ipyprof.report.build import MODULE_CLASS, PHASE, RANGE
-from ipyprof.report.report import Line, Operator, Report, TrustCheck
-from ipyprof.show.markup import (
-    CARD,
-    ELLIPSIS,
-    MAIN,
-    MUTED,
-    SMALL,
-    bar,
-    cell,
-    chip,
-    code_name,
-    columns_row,
-    details,
-    div,
-    escape,
-    mono,
-    muted,
-    note,
-    row,
-    span,
-    table,
-    title,
-)
+from ipyprof.report.report import Report
+from ipyprof.show.table import Cell, Column, Row, Table, name_cell
 from ipyprof.show.words import (
-    ACCENT,
-    ACCENT_INK,
     BOUND,
     COPIES,
-    DRIVER,
     KERNEL,
     LOADER,
     MEMORY,
     PYTHON,
-    RULE,
     STATUS,
     TENSOR_CORE,
-    TRUST,
+    Category,
+    Part,
     cause_checked,
     check_rows,
-    device_state_text,
-    judged_columns,
-    ladder_lesson,
+    check_summary,
+    has_row,
     leading_line,
     no_operator_ran,
-    rungs,
-    unjudged_text,
+    steps_text,
 )
 
 TOP = 10
-_NAME_COLUMNS = 48
 _MORE = 0.01  # of the step: "if free" beyond an operator's own share is explained from here on
-
-# The name takes what the other columns leave, and ends in an ellipsis where that is not enough.
-_NAME = f"width:38%;{ELLIPSIS}"
 _WRAPS = "white-space:normal"
-
-# Its width is given and not that of its longest word, which may be a kernel's name and is broken where it must be.
-_EVIDENCE = "width:60%;max-width:0;min-width:190px;word-wrap:break-word;vertical-align:top"
-_AT_MOST = (
-    "The step is replayed on the recorded kernels and calls, once as it was and once without the cause. The "
-    "difference is what a perfect cure would gain: the new step takes at least that long, so the speed-up is at "
-    "most that factor. A long call is not a large gain: what counts is how long the GPU then has nothing to do. Where "
-    "the cure does more than the replay takes out, such as fusing kernels, it says “at least”."
-)
-_READING = (
-    "All times are of one step without the profiler, from one mark to the next; where the clock of the slower "
-    "recording is meant, it says “recorded”: the host times of operators are on it, and may add up to more than the "
-    "step. The parts of a step do not overlap and add up to it: GPU work comes first, and what the host does counts "
-    "only while the GPU waits. Self time is an operator's own, without the operators it calls. “If free” is by replay: "
-    "less than the operator's share where the host holds the step back, more where its calls keep the GPU waiting. "
-    "▲ compute: limited by arithmetic. ▬ memory: limited by bytes moved. "
-    "▪ launch: shorter than the call that starts it. ⇄ copy: moves data. ● yes: the kernels use Tensor Cores. A dot "
-    "is zero; what was not measured says so."
-)
-_HEALTHY = (
-    "“Healthy” means: looked, and no wait costs 5 % of the step. “Could not tell” is another answer, with its reason."
-)
+_BETWEEN = " › "
+_PATH_COLUMNS = 44  # the end of a path is what counts: it fits into a browser 800 wide
 
 
-def on_device(operators: Sequence[Operator]) -> bool:
-    """Whether device time was measured for any of them; else tables rank by host time."""
-    return any(operator.self_device_ms is not None for operator in operators)
+def _cells(*cells: Cell | str | None) -> tuple[Cell, ...]:
+    """Cells; ``None`` is left out."""
+    return tuple(Cell(one) if isinstance(one, str) else one for one in cells if one is not None)
 
 
-def operators_table(report: Report, *, limit: int = TOP) -> str:
-    """The operators with the most self time, ranked; device time where there is any, else host time.
+def _sum(*cells: Cell | str | None) -> Row:
+    return Row(_cells(*cells), rule=True)
+
+
+# The step
+
+
+def step_tables(report: Report, parts: Sequence[Part], culprit: Category | None) -> list[Table]:
+    """The parts in bar order: what the GPU does, what it waits for, what unlike steps add."""
+    step_ms = report.steps.step_ms
+    groups = (
+        ("GPU works", [part for part in parts if part.category.works]),
+        ("GPU waits while the host does", [part for part in parts if part.category.waits]),
+        ("Beyond the typical step", [part for part in parts if not part.category.works and not part.category.waits]),
+    )
+    titles = (
+        Column(kind="name", look="width:60%;min-width:0;max-width:none;white-space:normal"),
+        Column(title="ms", width=9),
+        Column(title="% of step", width=11),
+        Column(kind="bar", width=24),
+    )
+    tables = []
+    for name, group in groups:
+        if not group:
+            continue
+        if not any(part.category.works for part in parts):
+            name = "The host does"
+        rows = [
+            Row(
+                _cells(
+                    Cell(name, bold=True),
+                    Cell(step_cell(sum(part.ms for part in group), step_ms), bold=True),
+                    Cell(percent_cell(sum(part.share for part in group)), bold=True),
+                )
+            )
+        ]
+        for part in group:
+            if has_row(part, culprit):
+                is_culprit = part.category is culprit
+                label = Cell(part.category.label, fill=part.category.fill, chip="bottleneck" if is_culprit else "")
+                cells = _cells(label, step_cell(part.ms, step_ms), percent_cell(part.share), Cell(bar=part.share))
+                rows.append(Row(cells, lead=is_culprit))
+        tables.append(Table(columns=titles, rows=tuple(rows), most=33))
+    return tables
+
+
+# Operators, kernels, lines and groups by their own time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A row of work per step; ``None`` = not measured. ``bound`` and ``tensor_core`` are empty where they do not apply.
+
+    ``total_ms`` is with what is inside, on the device where it was measured; ``path`` are the names of what is around
+    it and its own, empty where nothing is around it.
+    """
+
+    name: str
+    calls: float | None = None
+    device_ms: float | None = None
+    host_ms: float | None = None
+    bound: str = ""
+    tensor_core: str = ""
+    total_ms: float | None = None
+    amdahl_share: float | None = None
+    path: tuple[str, ...] = ()
+
+
+def work_of(row: Operator | Kernel | Line | ScopeRow, *, shapes: bool = False) -> Work:
+    """``row`` as work; with ``shapes`` an operator's name goes on with them."""
+    if isinstance(row, Operator):
+        return Work(
+            name=f"{row.name}  {row.shapes}" if shapes and row.shapes else row.name,
+            calls=row.calls,
+            device_ms=row.self_device_ms,
+            host_ms=row.self_host_ms,
+            bound=row.bound,
+            tensor_core=row.tensor_core,
+            amdahl_share=row.amdahl_share,
+        )
+    if isinstance(row, Kernel):
+        return Work(
+            name=row.name, calls=row.calls, device_ms=row.device_ms, bound=row.bound, tensor_core=row.tensor_core
+        )
+    if isinstance(row, Line):
+        return Work(name=f"{row.line:>3}  {row.source}", device_ms=row.device_ms, host_ms=row.host_ms)
+    path = (*row.within, row.name)
+    return Work(
+        name=_BETWEEN.join(path),
+        calls=row.calls,
+        device_ms=row.device_ms,
+        host_ms=row.host_ms,
+        total_ms=row.total_host_ms if row.device_ms is None else row.total_device_ms,
+        path=path if len(path) > 1 else (),
+    )
+
+
+def operators_table(report: Report) -> Table:
+    """The ten operators with the most self time; device time where there is any, else host time.
 
     Both are as recorded, and the title and the sum say so: recording makes host time longer, and leaves kernels.
     """
-    operators = report.operators
-    device = on_device(operators)
-
-    def own(operator: Operator) -> float:
-        return (operator.self_device_ms or 0.0) if device else operator.self_host_ms
-
-    what = "device self time in one recorded step, % of all GPU time"
-    what = what if device else "host self time in one recorded step: no GPU time"
-    head = title("Top operators on the GPU" if device else "Top operators on the host", what if operators else "")
-    ranked = sorted(operators, key=own, reverse=True)
-    ranked = [operator for operator in ranked if own(operator) > 0]
+    rows = [work_of(one) for one in report.operators]
+    device = any(one.device_ms is not None for one in rows)
+    ranked = sorted((one for one in rows if _own(one, device) > 0), key=lambda one: -_own(one, device))
     if not ranked:
-        return head + note("No operator ran." if no_operator_ran(report) else f"Operators were {NOT_MEASURED}.", 0)
-    total = sum(own(operator) for operator in ranked)
-    shown, rest = ranked[:limit], ranked[limit:]
-    amdahl = device and any(operator.amdahl_share is not None for operator in shown)
-    titles = [
-        _tight("", header=True),
-        _tight("operator", style=_NAME, header=True),
-        _tight("self time", header=True),
-        _tight("ms", align="right", header=True),
-        _tight("%", align="right", header=True),
-        _tight("calls", align="right", header=True),
-    ]
-    bounds, cores = judged_columns(shown) if device else (False, False)
-    titles += [_tight("bound by", header=True)] if bounds else []
-    titles += [_tight("Tensor Cores", style=_WRAPS, header=True)] if cores else []
-    if amdahl:
-        titles.append(_tight("if free", align="right", header=True))
-    body = ""
-    for number, operator in enumerate(shown, start=1):
-        fill = PYTHON if not device else COPIES if operator.bound == "copy" else KERNEL
-        cells = [
-            _tight(muted(str(number)), align="right", style="width:18px;padding-left:0"),
-            _tight(code_name(operator.name, _NAME_COLUMNS), style=_NAME),
-            _tight(bar(own(operator) / own(shown[0]), fill.fill), style="min-width:48px"),
-            _tight(time_cell(own(operator), total), align="right"),
-            _tight(percent_cell(own(operator) / total), align="right"),
-            _tight(count_cell(operator.calls), align="right"),
-        ]
-        if bounds:
-            mark = BOUND.get(operator.bound)
-            bound = f"{mark} {escape(operator.bound)}" if mark else muted("? unknown")
-            cells.append(_tight(bound, style="white-space:nowrap"))
-        if cores:
-            core = TENSOR_CORE.get(operator.tensor_core)
-            used = f"{core} {escape(operator.tensor_core)}" if core else muted("n/a")
-            cells.append(_tight(used, style="white-space:nowrap"))
-        if amdahl:
-            gain = percent_cell(operator.amdahl_share)
-            gain = f"≤ {gain}" if gain[0].isdigit() else gain
-            cells.append(_tight(gain, align="right"))
-        body += row(*cells)
-    if rest:
-        left = sum(own(operator) for operator in rest)
-        body += row(
-            _tight(""),
-            _tight(muted(f"{len(rest):,} more"), span_columns=2),
-            _tight(time_cell(left, total), align="right"),
-            _tight(percent_cell(left / total), align="right"),
+        missing = "No operator ran." if no_operator_ran(report) else f"Operators were {NOT_MEASURED}."
+        return Table(
+            title=f"Top operators on the {'GPU' if device else 'host'}", heading="Top operators", empty=missing
         )
-    line = f"border-top:1px solid {RULE}"
-    body += row(
-        _tight("", style=line),
-        _tight(f"<b>all {'device' if device else 'recorded host'} time</b>", style=line, span_columns=2),
-        _tight(f"<b>{time_cell(total, total)}</b>", align="right", style=line),
-        _tight("<b>100.0</b>", align="right", style=line),
-        _tight("", style=line, span_columns=len(titles) - 5),
-    )
-    text = head + table(row(*titles), body)
-    notes = []
-    if amdahl:
-        above = any((one.amdahl_share or 0.0) - _own_share(one, report) > _MORE for one in shown)
+    shown, notes = ranked[:TOP], []
+    if any(one.amdahl_share is not None for one in shown):
+        step_ms = report.steps.step_ms or math.inf
+        above = any((one.amdahl_share or 0.0) - (one.device_ms or 0.0) / step_ms > _MORE for one in shown)
         notes.append(
-            "<b>if free</b>: % of the step gained at most if it took no time on GPU and host"
+            "“If free”: % of the step gained at most if it took no time on GPU and host"
             + ("; above its own share the GPU waits for its calls." if above else ".")
         )
-    if device and not (bounds and cores):
-        notes.append(escape(unjudged_text(shown)))
-    if notes:
-        text += note(" ".join(notes), 2)
-    return text
-
-
-def _own_share(operator: Operator, report: Report) -> float:
-    return (operator.self_device_ms or 0.0) / (report.steps.step_ms or math.inf)
-
-
-def ladder(report: Report) -> str:
-    """How much of the GPU is used, from the driver's number down to arithmetic; empty without a GPU."""
-    steps = rungs(report)
-    if not steps:
-        return ""
-    text = title("How much of the GPU is used")
-    for rung in steps:
-        name = div(escape(rung.name), "flex:0 0 92px")
-        if rung.share is None:
-            why = f"{NOT_MEASURED}: {rung.words}" if rung.words else NOT_MEASURED
-            missing = div(escape(why), f"{SMALL};flex:1 1 60px;min-width:0;{MUTED}")
-            text += div(name + missing, "display:flex;gap:10px;align-items:baseline;line-height:16px;margin-top:4px")
-            continue
-        fill = MEMORY if rung.name == DRIVER else KERNEL.fill
-        line = name + div(f"<b>{percent_rung(rung.share)}</b>", "flex:0 0 46px;text-align:right")
-        line += div(bar(rung.share, fill, track=True), "flex:1 1 60px;min-width:0")
-        text += div(line, "display:flex;gap:10px;align-items:center;line-height:16px;margin-top:4px")
-        text += div(escape(rung.words), f"{SMALL};line-height:15px;{MUTED}")
-    driver = device_state_text(report)
-    text += div(escape(driver), f"{SMALL};margin-top:5px;word-wrap:break-word") if driver else ""
-    lesson = ladder_lesson(report)
-    return text + (note(escape(lesson), 6) if lesson else "")
-
-
-def checks_table(report: Report) -> str:
-    """Every cause that was looked at, with its gain and evidence."""
-    if not report.findings:
-        return note("Nothing was checked.")
-    titles = row(
-        cell("result", header=True, style="padding-left:0"),
-        cell("cause", header=True),
-        cell("gain, at most", align="right", header=True),
-        cell("evidence", header=True),
+    if device:
+        notes.append(_unjudged_text(shown))
+    return work_table(
+        ranked,
+        ranked,
+        title="Top operators on the GPU" if device else "Top operators on the host",
+        more="device self time in one recorded step, % of all GPU time"
+        if device
+        else "host self time in one recorded step: no GPU time",
+        heading="Top operators, device self time" if device else "Top operators, recorded host time",
+        total=f"all {'device' if device else 'recorded host'} time",
+        notes=tuple(filter(None, notes)),
     )
-    body = ""
-    largest = max((finding.recoverable_ms or 0.0 for finding in report.findings), default=0.0)
-    for one in check_rows(report):
-        mark, word = STATUS.get(one.status, ("?", one.status))
-        result = f"{mark} {escape(word)}"
-        if one.leading:
-            result = chip(f"{mark} {word}", ACCENT, ACCENT_INK)
-        elif one.status == "found":
-            result = f"<b>{result}</b>"
-        name = cause_checked(one.causes[0]) if len(one.causes) == 1 else ", ".join(one.causes)
-        name = f"<b>{escape(name)}</b>" if one.status == "found" else escape(name)
-        gain = gain_text(one.gain_ms, largest)
-        if len(one.causes) > 1 and one.gain_ms:
-            gain = f"≤ {gain}"
-        body += row(
-            cell(result, style="padding-left:0;white-space:nowrap;vertical-align:top"),
-            cell(name, style="vertical-align:top"),
-            cell(gain, align="right", style="vertical-align:top"),
-            cell(escape(one.evidence), style=_EVIDENCE),
+
+
+def work_table(
+    rows: Sequence[Work],
+    every: Sequence[Work],
+    *,
+    title: str,
+    more: str,
+    heading: str = "",
+    total: str = "",
+    limit: int = TOP,
+    host: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Table:
+    """The first ``limit`` of ``rows``; percent are of all rows, ``every``.
+
+    Args:
+        total: name of the last row; else it counts the rows.
+        host: with columns of host time and of what is inside; else with what would be gained.
+    """
+    device = any(one.device_ms is not None for one in every)
+    if not rows:
+        return Table(title=title, more=more, empty="Nothing has such a name." if every else f"This was {NOT_MEASURED}.")
+    whole, whole_host = sum(_own(one, device) for one in every), sum(one.host_ms or 0.0 for one in every)
+    shown = rows[:limit]
+    longest = max(_own(one, device) for one in rows) or 1.0
+    bounds, cores = _judged_columns(shown) if device else (False, False)
+    free = device and not host and any(one.amdahl_share is not None for one in shown)
+    inner = host and any(one.path and one.total_ms is not None for one in every)
+    titles = [
+        Column(width=3, look="width:18px"),
+        Column(title="operator" if not host else "", kind="name", width=1),
+        Column(kind="bar", width=0, title="" if host else "self time"),
+        Column(title="GPU ms" if host and device else "host ms" if host else "ms"),
+        Column(title="%", width=7),
+        *([Column(title="host ms")] if host and device else []),
+        Column(title="calls"),
+        *([Column(title="with inner", look=_WRAPS)] if inner else []),
+        *([Column(title="bound by", kind="text", width=11, least=76)] if bounds else []),
+        *([Column(title="Tensor Cores", kind="text", width=14, least=76, look=_WRAPS)] if cores else []),
+        *([Column(title="if free", width=0)] if free else []),
+    ]
+    body = []
+    for number, one in enumerate(shown, start=1):
+        fill = PYTHON if not device else COPIES if one.bound == "copy" else KERNEL
+        gain = percent_cell(one.amdahl_share)
+        cells = _cells(
+            Cell(str(number), faint=True),
+            _path_cell(one.path) if one.path else name_cell(one.name, 60 if host else 48),
+            Cell(bar=_own(one, device) / longest, fill=fill.fill),
+            time_cell(_own(one, device), whole),
+            percent_cell(_own(one, device) / whole if whole else None),
+            ("" if one.host_ms is None else time_cell(one.host_ms, whole_host)) if host and device else None,
+            "" if one.calls is None else count_cell(one.calls),
+            time_cell(one.total_ms, whole) if inner else None,
+            _mark(BOUND, one.bound) if bounds else None,
+            _mark(TENSOR_CORE, one.tensor_core) if cores else None,
+            (f"≤ {gain}" if gain[0].isdigit() else gain) if free else None,
         )
-    return table(titles, body)
+        body.append(Row(cells))
+    left, last = rows[limit:], len(titles) - 5
+    if left and total:
+        ms = sum(_own(one, device) for one in left)
+        rest = (Cell(f"{len(left):,} more", faint=True, span=2), time_cell(ms, whole), percent_cell(ms / whole))
+        body.append(Row(_cells("", *rest, Cell(span=last))))
+    ms = sum(_own(one, device) for one in rows)
+    more_rows = f"{len(left):,} more; " if left else ""
+    name = total or f"{more_rows}{plural(len(rows), 'row')} of {len(every):,}"
+    share = percent_cell(ms / whole if whole else None)
+    body.append(_sum("", Cell(name, span=2), time_cell(ms, whole), share, Cell(span=last)))
+    return Table(title=title, more=more, heading=heading, columns=tuple(titles), rows=tuple(body), notes=notes, most=48)
 
 
-def explanations(report: Report) -> str:
-    """Two folded texts for who sees the page for the first time."""
-    texts = [("What do “at most” and “at least” mean?", _AT_MOST), ("How to read this page", _READING)]
-    if report.verdict.cause in ("compute_bound", "inconclusive"):
-        texts.insert(0, ("Healthy is not the same as “found nothing”", _HEALTHY))
-    look = f"{SMALL};max-width:760px"
-    return "".join(details(name, div(escape(text), look)) for name, text in texts)
+def _judged_columns(operators: Sequence[Work]) -> tuple[bool, bool]:
+    """Whether anything is known of what bounds ``operators``, and of their use of Tensor Cores.
+
+    A column without a single judgement is left out, and a sentence says so. That a copy is a copy is no judgement.
+    """
+    return (
+        any(operator.bound in ("compute", "memory", "launch") for operator in operators),
+        any(operator.tensor_core in ("yes", "no") for operator in operators),
+    )
 
 
-def trust_section(report: Report, *, folded: bool) -> str:
-    """The confidence and what could lower it; ``folded`` folds what is in order and leaves warnings open."""
-    checks = report.trust
-    good = [one for one in checks if one.status == "ok"]
-    bad = [one for one in checks if one.status != "ok"]
-    head = f"<b>Trust: {escape(report.verdict.confidence)}.</b>"
-
-    def words(group: Sequence[TrustCheck]) -> str:
-        return " &nbsp; ".join(f"{TRUST.get(one.status, '?')}&nbsp;{escape(one.text)}" for one in group)
-
-    look = f"{SMALL};word-wrap:break-word"
-    if not folded or not good:
-        return div(" &nbsp; ".join(part for part in (head, words(bad), words(good)) if part), look)
-    fold = details(f"{plural(len(good), 'check')} in order", div(words(good), look))
-    return div(" &nbsp; ".join(part for part in (head, words(bad)) if part), look) + fold
+def _unjudged_text(operators: Sequence[Work]) -> str:
+    """Such as ``Bound by, Tensor Cores: not measured.``; empty where both columns are shown or do not apply."""
+    bounds, cores = _judged_columns(operators)
+    cores = cores or all(operator.tensor_core == "n/a" for operator in operators)
+    missing = [name for name, known in (("bound by", bounds), ("Tensor Cores", cores)) if not known]
+    text = ", ".join(missing)
+    return f"{text[0].upper()}{text[1:]}: {NOT_MEASURED}." if missing else ""
 
 
-def _tight(content: str, *, align: str = "left", style: str = "", span_columns: int = 1, header: bool = False) -> str:
-    """A cell of a table with many columns."""
-    look = f"padding:1px 6px;{style}"
-    return cell(content, align=align, style=look, span_columns=span_columns, header=header)
+def _own(one: Work, device: bool) -> float:
+    return (one.device_ms if device else one.host_ms) or 0.0
 
+
+def _mark(marks: dict[str, str], word: str) -> Cell:
+    return Cell(f"{marks[word]}{GLUE}{word}") if word in marks else Cell("n/a" if word == "n/a" else "?", faint=True)
+
+
+def _path_cell(path: tuple[str, ...]) -> Cell:
+    """A path as code; of a long one the end, with the whole of it on hover."""
+    whole = _BETWEEN.join(path)
+    if columns(whole) <= _PATH_COLUMNS:
+        return name_cell(whole, _PATH_COLUMNS)
+    kept = path[-1:]
+    while columns(_BETWEEN.join(("…", *path[-len(kept) - 1 :]))) <= _PATH_COLUMNS:
+        kept = path[-len(kept) - 1 :]
+    return name_cell(_BETWEEN.join(("…", *kept)), _PATH_COLUMNS, whole=whole)
+
+
+# Lines of the cell
 
 LINES_SHOWN = 24
 SOURCE_COLUMNS = 92
 _NARROW_COLUMNS = 30  # what a browser 800 wide has room for
-_COLUMN = 7.25  # pixels of a character of code
-_COLUMNS = {"device_ms": 115, "host_ms": 115, "sync_count": 65, "peak_bytes": 85}  # pixels of what stands beside it
 _GPU_CAUSES = frozenset(("transfer", "communication", "tensor_cores", "misaligned_shapes", "memory_bound"))
 _NO_PEAK = "–"
-_COST = "padding-left:4px;padding-right:6px"
-_FILLING = f"width:100%;{ELLIPSIS};padding-left:0"
 
 
-def lines_section(report: Report) -> str:
-    """The cell's own lines with device time, host time and syncs; empty where no line was measured."""
+def lines_table(report: Report) -> Table:
+    """The cell's own lines with device time, host time, syncs and the peak of memory; of a file without rows."""
     lines = report.lines
     if not lines:
-        if report.source.kind == "file":
-            return ""
-        return title("Your lines") + note(f"Time per line was {NOT_MEASURED}.", 0)
+        return Table(title="Your lines", empty="" if report.source.kind == "file" else f"Time was {NOT_MEASURED}.")
     lead = leading_line(report)
-    device, peaks = _measured(lines, "device_ms"), _measured(lines, "peak_bytes")
-    syncs = _measured(lines, "sync_count")
+    device, syncs, peaks = (
+        any(getattr(line, name) is not None for line in lines) for name in ("device_ms", "sync_count", "peak_bytes")
+    )
     device_total = sum(line.device_ms or 0.0 for line in lines)
     host_total = sum(line.host_ms or 0.0 for line in lines)
     most = max([*(line.device_ms or 0.0 for line in lines), *(line.host_ms or 0.0 for line in lines), 1e-12])
-    guilty = _guilty(report.verdict.cause, device=device)
-    titles = [cell("", header=True), cell("your cell", header=True, style="padding-left:0")]
-    titles += [cell("GPU ms", align="right", header=True, style=_COST), cell("", header=True)] if device else []
-    titles += [cell("host ms", align="right", header=True, style=_COST), cell("", header=True)]
-    titles += [cell("syncs", align="right", header=True, style=_COST)] if syncs else []
-    titles += [cell("peak", align="right", header=True, style=_COST)] if peaks else []
-    body = ""
-    for kept in _kept_lines(lines, lead):
-        if isinstance(kept, int):
-            body += row(cell(""), cell(muted(f"⋯ {plural(kept, 'line')} that cost less"), span_columns=len(titles) - 1))
-            continue
-        leads = kept.line == lead
-        edge = f"border-left:3px solid {ACCENT}" if leads else "border-left:3px solid rgba(0,0,0,0)"
-        cells = [
-            cell(
-                span(mono(str(kept.line)), "font-weight:bold" if leads else MUTED),
-                align="right",
-                style=f"{edge};width:22px;padding:1px 8px 1px 4px",
-            ),
-            cell(_source(kept.source), style=_FILLING),
-        ]
-        if device:
-            cells += _cost(kept.device_ms, device_total, most, KERNEL.fill, bold=leads and guilty == "device_ms")
-        fill = LOADER.fill if leads and report.verdict.cause == "data_loading" else PYTHON.fill
-        cells += _cost(kept.host_ms, host_total, most, fill, bold=leads and guilty == "host_ms")
-        if syncs:
-            number = count_cell(kept.sync_count)
-            shown = f"<b>{number}</b>" if leads and guilty == "sync_count" else number
-            cells.append(cell(shown, align="right", style=_COST))
-        if peaks:
-            peak = size_text(kept.peak_bytes) if kept.peak_bytes is not None else muted(_NO_PEAK)
-            cells.append(cell(peak, align="right", style=_COST))
-        body += row(*cells)
-    rule = f"border-top:1px solid {RULE}"
-    last = [cell("", style=rule), cell("<b>all lines</b>", style=f"padding-left:0;{rule}")]
-    if device:
-        last += [
-            cell(f"<b>{step_cell(device_total, device_total)}</b>", align="right", style=f"{_COST};{rule}"),
-            cell("", style=rule),
-        ]
-    last += [
-        cell(f"<b>{step_cell(host_total, host_total)}</b>", align="right", style=f"{_COST};{rule}"),
-        cell("", style=rule),
+    cause = report.verdict.cause
+    guilty = "host_ms" if not device else "device_ms" if cause in _GPU_CAUSES else "host_ms"
+    guilty = "sync_count" if device and cause == "host_sync" else guilty
+    titles = [
+        Column(width=4, look="width:22px"),
+        Column(title="your cell", kind="name", width=1, look="width:100%"),
+        *([Column(title="GPU ms", width=10), Column(kind="bar", width=0, look="width:38px")] if device else []),
+        Column(title="host ms", width=10),
+        Column(kind="bar", width=0, look="width:38px"),
+        *([Column(title="syncs")] if syncs else []),
+        *([Column(title="peak", width=11, least=90)] if peaks else []),
     ]
-    if syncs:
-        count = sum(line.sync_count or 0.0 for line in lines)
-        last.append(cell(f"<b>{count_cell(count)}</b>", align="right", style=f"{_COST};{rule}"))
-    if peaks:
-        last.append(cell("", style=rule))
-    body += row(*last)
+    body = []
+    for one in _kept_lines(lines, lead):
+        if isinstance(one, int):
+            left = Cell(f"⋯ {plural(one, 'line')} that cost less", faint=True, span=len(titles) - 1)
+            body.append(Row(_cells("", left)))
+            continue
+        leads = one.line == lead
+        fill = LOADER if leads and cause == "data_loading" else PYTHON
+
+        def cost(ms: float | None, total: float, *, bold: bool) -> Cell:
+            return Cell(step_cell(ms, total), bold=bold)
+
+        code = one.source.expandtabs(4).rstrip("\n")
+        whole = code.strip()[:1000] if columns(code) > _NARROW_COLUMNS else ""
+        cells = _cells(
+            Cell(str(one.line), code=True, bold=leads, faint=not leads),
+            Cell(shorten(code, SOURCE_COLUMNS), code=True, hover=whole),
+            cost(one.device_ms, device_total, bold=leads and guilty == "device_ms") if device else None,
+            Cell(bar=(one.device_ms or 0.0) / most, fill=KERNEL.fill) if device else None,
+            cost(one.host_ms, host_total, bold=leads and guilty == "host_ms"),
+            Cell(bar=(one.host_ms or 0.0) / most, fill=fill.fill),
+            Cell(count_cell(one.sync_count), bold=leads and guilty == "sync_count") if syncs else None,
+            (size_text(one.peak_bytes) if one.peak_bytes is not None else _NO_PEAK) if peaks else None,
+        )
+        body.append(Row(cells, lead=leads))
+    total = (
+        "",
+        "all lines",
+        step_cell(device_total, device_total) if device else None,
+        "" if device else None,
+        step_cell(host_total, host_total),
+        "",
+        count_cell(sum(line.sync_count or 0.0 for line in lines)) if syncs else None,
+        "" if peaks else None,
+    )
     words = [
         "host ms: the line's own time."
         if not device
@@ -371,102 +381,75 @@ def lines_section(report: Report) -> str:
         words.append("A sync is a place where Python waits for the GPU.")
     if peaks and any(line.peak_bytes is None for line in lines):
         words.append(f"peak {_NO_PEAK}: nothing was allocated or freed there.")
-    head, shown = title("Your lines", "per step"), table(row(*titles), body)
-    width = _table_width(lines)
-    if width <= MAIN:
-        return head + columns_row(shown, div("<br>".join(words), SMALL))
-    return head + div(shown + note(" ".join(words)), f"max-width:{width}px")
+    return Table(
+        title="Your lines",
+        more="per step",
+        heading="Your lines, per step",
+        columns=tuple(titles),
+        rows=(*body, _sum(*total)),
+        notes=tuple(words),
+        most=SOURCE_COLUMNS,
+    )
 
 
-def _table_width(lines: Sequence[Line]) -> int:
-    """How wide the table is, in pixels, to show the longest line of code: from ``MAIN`` to the whole card."""
-    code = [line.source.expandtabs(4).rstrip() for line in lines if not line.source.startswith("%")]
-    longest = max((columns(text) for text in code), default=0)
-    numbers = sum(width for name, width in _COLUMNS.items() if _measured(lines, name))
-    return min(max(round(min(longest, SOURCE_COLUMNS) * _COLUMN) + 50 + numbers, MAIN), CARD)
-
-
-def lines_height(report: Report) -> int:
-    """About how many pixels ``lines_section`` takes."""
-    if not report.lines:
-        return 40
-    height = 62 + 18 * len(_kept_lines(report.lines, leading_line(report)))
-    return height + (40 if _table_width(report.lines) > MAIN else 0)
-
-
-def _guilty(cause: str, *, device: bool) -> str:
-    """The column whose number the verdict speaks of: bold on its line."""
-    if not device:
-        return "host_ms"
-    return "device_ms" if cause in _GPU_CAUSES else "sync_count" if cause == "host_sync" else "host_ms"
-
-
-def _measured(lines: Sequence[Line], name: str) -> bool:
-    return any(getattr(line, name) is not None for line in lines)
-
-
-def _source(source: str) -> str:
-    """One line of code with its indentation, the full line on hover where a narrow page may shorten it."""
-    line = source.expandtabs(4).rstrip("\n")
-    short = shorten(line, SOURCE_COLUMNS)
-    whole = line.strip()[:1000] if columns(line) > _NARROW_COLUMNS else ""
-    return span(mono(short, indent=True), "white-space:nowrap", title=whole)
-
-
-def _cost(ms: float | None, total: float, most: float, fill: str, *, bold: bool) -> list[str]:
-    number = step_cell(ms, total)
-    drawn = bar(ms / most, fill, width="38px") if ms else ""
-    return [
-        cell(f"<b>{number}</b>" if bold else number, align="right", style=_COST),
-        cell(drawn, style="padding:1px 4px 1px 0;width:38px"),
-    ]
+def widest_line(report: Report) -> int:
+    """Characters of the longest line of code that is shown."""
+    code = (line.source.expandtabs(4).rstrip() for line in report.lines if not line.source.startswith("%"))
+    return min(max(map(columns, code), default=0), SOURCE_COLUMNS)
 
 
 def _kept_lines(lines: Sequence[Line], lead: int | None) -> list[Line | int]:
     """All lines of a short cell; of a long one the costliest, with the number of lines left out between them."""
     if len(lines) <= LINES_SHOWN:
         return list(lines)
-    ranked = sorted(
-        lines,
-        key=lambda line: (
-            line.line != lead,
-            -((line.device_ms or 0.0) + (line.host_ms or 0.0) + (line.sync_count or 0.0) * 1e-6),
-        ),
-    )
+
+    def cost(line: Line) -> float:
+        return (line.device_ms or 0.0) + (line.host_ms or 0.0) + (line.sync_count or 0.0) * 1e-6
+
+    ranked = sorted(lines, key=lambda line: (line.line != lead, -cost(line)))
     chosen = {line.line for line in ranked[: LINES_SHOWN - 6]}
     kept: list[Line | int] = []
-    left_out = 0
     for line in lines:
         if line.line in chosen:
-            if left_out:
-                kept.append(left_out)
-            left_out = 0
             kept.append(line)
+        elif kept and isinstance(kept[-1], int):
+            kept[-1] += 1
         else:
-            left_out += 1
-    return [*kept, left_out] if left_out else kept
+            kept.append(1)
+    return kept
 
 
-TITLE = "Where in the model"
-ROWS_SHOWN = 12
-LINES_SHOWN_SCOPE_SECTION = 6
+# Phases, modules and ranges
+
+SCOPES_SHOWN = 12
 SMALLEST = 0.01  # of the time; smaller rows are counted only
-_NAME_SCOPE_SECTION = f"width:44%;{ELLIPSIS};padding-left:0"
+_TREES = ((PHASE, "Phases"), (MODULE_CLASS, "Modules"), (RANGE, "Ranges"))
 _RANGE_CALL = 'torch.profiler.record_function("name")'
-_TREES = ((MODULE_CLASS, "Modules", "module"), (RANGE, "Ranges", "range"))
-Row = Mapping[str, Any]
 
 
-def scopes_section(report: Report) -> str:
-    """A folded part with a table of phases and the largest modules and ranges; empty where none was recorded."""
-    groups = _groups(report)
-    if not any(groups.get(name) for name in (PHASE, MODULE_CLASS, RANGE)):
-        return ""
-    main = _phase_table(groups[PHASE]) if groups.get(PHASE) else ""
-    for name, heading, word in _TREES:
-        if groups.get(name):
-            main += div(_tree_table(groups[name], heading, word), "margin-top:8px" if main else "")
-    words = []
+def scope_tables(report: Report) -> list[Table]:
+    """Phases, and the largest modules and ranges with what runs inside them; empty where none was recorded."""
+    groups = report.views.groups
+    return [_tree_table(groups[name], title, phases=name == PHASE) for name, title in _TREES if groups.get(name)]
+
+
+def scope_summary(report: Report) -> str:
+    """Such as ``GPU time: forward 32 %, backward 66 %, optimizer 2 %``."""
+    groups = report.views.groups
+    phases = groups.get(PHASE) or ()
+    tree = phases or groups.get(MODULE_CLASS) or groups.get(RANGE) or ()
+    device = _on_device(tree)
+    total = sum(_alone(one, device) for one in tree)
+    shares = [(one.name, _inside(one, device) / total) for one in tree if total > 0 and not one.within]
+    shares = [(name, share) for name, share in shares if share >= SMALLEST]
+    shares = shares if phases else shares[:3]
+    said = ", ".join(f"{shorten(' '.join(name.split()), 40)} {percent_whole(share)}" for name, share in shares)
+    return f"{'GPU' if device else 'host'} time: {said}" if said else ""
+
+
+def scope_words(report: Report) -> list[str]:
+    """What the columns mean, and how to have what this recording does not name."""
+    groups, words, missing = report.views.groups, [], []
     if groups.get(PHASE):
         words.append(
             "forward: everything up to the backward pass, copies of the batch included. optimizer: its step and "
@@ -477,147 +460,162 @@ def scopes_section(report: Report) -> str:
             "GPU ms: with all that runs inside, and with the backward pass of what it computed, unless that runs in a "
             "range of its own. own: without what is inside. host ms: of the host while it is in there."
         )
-    words.append(hint(report))
-    beside = "".join(note(text, 21 if at == 0 else 4) for at, text in enumerate(words) if text)
-    return details(TITLE, columns_row(main, beside), more=summary(report))
-
-
-def summary(report: Report) -> str:
-    """Such as ``GPU time: forward 32 %, backward 66 %, optimizer 2 %``; plain text."""
-    groups = _groups(report)
-    rows = groups.get(PHASE) or [one for one in groups.get(MODULE_CLASS) or groups.get(RANGE) or () if _depth(one) == 0]
-    device = _on_device(rows)
-    total = sum(_own(one, device) for one in rows) if groups.get(PHASE) else _total(groups, device)
-    shares = [(one["name"], _inner(one, device) / total) for one in rows if total > 0]
-    shares = [(name, share) for name, share in shares if share >= SMALLEST]
-    if not groups.get(PHASE):
-        shares = shares[:3]
-    said = ", ".join(f"{shorten(' '.join(name.split()), 40)} {percent_whole(share)}" for name, share in shares)
-    return f"{'GPU' if device else 'host'} time: {said}" if said else ""
-
-
-def hint(report: Report) -> str:
-    """How to have what this recording does not name; HTML."""
-    groups = _groups(report)
-    missing = []
     if not groups.get(MODULE_CLASS):
-        missing.append(f"modules by name: record with {mono('--stack')}")
+        missing.append("modules by name: record with --stack")
     if not groups.get(RANGE):
-        missing.append(f"parts of your own: {mono(_RANGE_CALL)} around them")
-    return f"Not recorded: {'; '.join(missing)}." if missing else ""
+        missing.append(f"parts of your own: {_RANGE_CALL} around them")
+    return [*words, *([f"Not recorded: {'; '.join(missing)}."] if missing else [])]
 
 
-def scope_lines(report: Report) -> list[tuple[str, str, str, str]]:
-    """(name, ms, percent, kind) of the phases and the largest modules and ranges, for the text; names are indented."""
-    groups = _groups(report)
-    lines = []
-    for name in (PHASE, MODULE_CLASS, RANGE):
-        rows = groups.get(name) or ()
-        device = _on_device(rows)
-        total = sum(_own(one, device) for one in rows)
-        if total <= 0:
-            continue
-        kept = (
-            [one for one in rows if _inner(one, device) > 0]
-            if name == PHASE
-            else _kept(rows, device, LINES_SHOWN_SCOPE_SECTION)
-        )
-        for one in kept:
-            ms = _inner(one, device)
-            label = "  " * _depth(one) + " ".join(str(one["name"]).split())
-            lines.append((label, time_cell(ms, total), percent_cell(ms / total), name))
-    return lines
-
-
-def _phase_table(rows: Sequence[Row]) -> str:
+def _tree_table(rows: Sequence[ScopeRow], title: str, *, phases: bool) -> Table:
     device = _on_device(rows)
-    total, host_total = sum(_own(one, device) for one in rows), sum(one["host_ms"] or 0.0 for one in rows)
-    longest = max((_own(one, device) for one in rows), default=0.0) or 1.0
-    titles = [_cell("", header=True, style=_NAME_SCOPE_SECTION), _cell("", header=True)]
-    titles += [_number("GPU ms", header=True), _number("%", header=True)] if device else []
-    titles += [_number("host ms", header=True)] + ([] if device else [_number("%", header=True)])
-    body = ""
-    for one in rows:
-        share = percent_cell(_own(one, device) / total if total else None)
-        cells = [
-            _cell(code_name(str(one["name"]), 48), style=_NAME_SCOPE_SECTION),
-            _cell(bar(_own(one, device) / longest, (KERNEL if device else PYTHON).fill), style="min-width:60px"),
-        ]
-        cells += [_number(time_cell(one["device_ms"], total)), _number(share)] if device else []
-        cells += [_number(time_cell(one["host_ms"], host_total))] + ([] if device else [_number(share)])
-        body += row(*cells)
-    return title("Phases", "one step") + table(row(*titles), body)
-
-
-def _tree_table(rows: Sequence[Row], heading: str, word: str) -> str:
-    device = _on_device(rows)
-    total, host_total = sum(_own(one, device) for one in rows), sum(one["host_ms"] or 0.0 for one in rows)
-    kept = _kept(rows, device, ROWS_SHOWN)
-    names = ("GPU ms", "%", "own", "host ms", "calls") if device else ("host ms", "%", "own", "calls")
-    titles = [_cell(word, header=True, style=_NAME_SCOPE_SECTION), _cell("", header=True)]
-    titles += [_number(name, header=True) for name in names]
-    body = ""
+    total, host_total = sum(_alone(one, device) for one in rows), sum(one.host_ms or 0.0 for one in rows)
+    ranked = sorted(rows, key=lambda one: -_inside(one, device))
+    large = [one for one in ranked if phases or (total > 0 and _inside(one, device) >= SMALLEST * total)][:SCOPES_SHOWN]
+    kept = [one for one in rows if any(one is other for other in large)]
+    fill = (KERNEL if device else PYTHON).fill
+    titles = [
+        Column(kind="name", width=1),
+        Column(kind="bar", width=0),
+        Column(title="GPU ms" if device else "host ms", width=10),
+        Column(title="%"),
+        *([] if phases else [Column(title="own", width=0)]),
+        *([Column(title="host ms", width=0)] if device else []),
+        *([] if phases else [Column(title="calls", width=0)]),
+    ]
+    body = []
     for one in kept:
-        ms = _inner(one, device)
-        cells = [
-            _cell("&nbsp;" * (5 * min(_depth(one), 8)) + code_name(str(one["name"]), 48), style=_NAME_SCOPE_SECTION),
-            _cell(bar(ms / total if total else 0.0, (KERNEL if device else PYTHON).fill), style="min-width:60px"),
-            _number(time_cell(ms, total)),
-            _number(percent_cell(ms / total if total else None)),
-            _number(time_cell(_own(one, device), total)),
-        ]
-        cells += [_number(_host(one, host_total))] if device else []
-        cells.append(_number(count_cell(one["calls"]) if one["calls"] is not None else ""))
-        body += row(*cells)
-    left = len(rows) - len(kept)
-    if left:
-        rule = f"border-top:1px solid {RULE}"
-        body += row(_cell(muted(f"{left:,} smaller ones"), style=rule, span_columns=len(titles)))
-    more = "one step; instances of a class together" if word == "module" else "one step"
-    return title(heading, more) + table(row(*titles), body)
+        ms, host_ms = _inside(one, device), one.host_ms if phases else one.total_host_ms
+        cells = _cells(
+            name_cell(one.name, 48, indent=min(len(one.within), 8)),
+            Cell(bar=ms / total if total else 0.0, fill=fill),
+            time_cell(ms, total),
+            percent_cell(ms / total if total else None),
+            None if phases else time_cell(_alone(one, device), total),
+            ("" if host_ms is None else time_cell(host_ms, host_total)) if device else None,
+            None if phases else "" if one.calls is None else count_cell(one.calls),
+        )
+        body.append(Row(cells))
+    if len(kept) < len(rows):
+        left = Cell(f"{len(rows) - len(kept):,} smaller ones", faint=True, span=len(titles))
+        body.append(Row((left,), rule=True))
+    more = "one step; instances of a class together" if title == "Modules" else "one step"
+    return Table(title=title, more=more, columns=tuple(titles), rows=tuple(body))
 
 
-def _kept(rows: Sequence[Row], device: bool, limit: int) -> list[Row]:
-    """The rows with the most time inside, in the order of the tree; a kept one is never without those around it."""
-    total = sum(_own(one, device) for one in rows)
-    ranked = sorted(range(len(rows)), key=lambda at: (-_inner(rows[at], device), at))
-    large = [at for at in ranked if total > 0 and _inner(rows[at], device) >= SMALLEST * total]
-    return [rows[at] for at in sorted(large[:limit])]
+def _on_device(rows: Iterable[ScopeRow]) -> bool:
+    return any(one.device_ms is not None for one in rows)
 
 
-def _groups(report: Report) -> Mapping[str, Sequence[Row]]:
-    groups = report.views.get("groups")
-    return groups if isinstance(groups, Mapping) else {}
+def _alone(one: ScopeRow, device: bool) -> float:
+    return (one.device_ms if device else one.host_ms) or 0.0
 
 
-def _total(groups: Mapping[str, Sequence[Row]], device: bool) -> float:
-    rows = groups.get(MODULE_CLASS) or groups.get(RANGE) or ()
-    return sum(_own(one, device) for one in rows)
+def _inside(one: ScopeRow, device: bool) -> float:
+    return (one.total_device_ms if device else one.total_host_ms) or _alone(one, device)
 
 
-def _on_device(rows: Sequence[Row]) -> bool:
-    return any(one["device_ms"] is not None for one in rows)
+# What was checked
 
 
-def _own(one: Row, device: bool) -> float:
-    return float((one["device_ms"] if device else one["host_ms"]) or 0.0)
+def checks_table(report: Report) -> Table:
+    """Every cause that was looked at, with its gain and evidence."""
+    largest = max((finding.recoverable_ms or 0.0 for finding in report.findings), default=0.0)
+    body = []
+    for one in check_rows(report):
+        mark, word = STATUS.get(one.status, ("?", one.status))
+        found = one.status == "found"
+        result = Cell(f"{mark} {word}", chip="whole" if one.leading else "", bold=found)
+        name = cause_checked(one.causes[0]) if len(one.causes) == 1 else ", ".join(one.causes)
+        gain = gain_text(one.gain_ms, largest)
+        gain = f"≤ {gain}" if len(one.causes) > 1 and one.gain_ms else gain
+        body.append(Row(_cells(result, Cell(name, bold=found), gain, one.evidence)))
+    return Table(
+        title="What was checked",
+        more=check_summary(report),
+        heading=f"What was checked: {check_summary(report)} (ms: gain, at most)",
+        columns=(
+            Column(title="result", kind="text", width=11, look="white-space:nowrap"),
+            Column(title="cause", kind="text"),
+            Column(title="gain, at most"),
+            Column(title="evidence", kind="long"),
+        ),
+        rows=tuple(body),
+        empty="Nothing was checked.",
+    )
 
 
-def _inner(one: Row, device: bool) -> float:
-    return float((one["total_device_ms"] if device else one["total_host_ms"]) or 0.0)
+# Who holds memory
+
+HOLDERS_SHOWN = 14
+PARTS_SHOWN = 3
 
 
-def _host(one: Row, total: float) -> str:
-    return "" if one["total_host_ms"] is None else time_cell(one["total_host_ms"], total)
+def holders_table(holders: Sequence[Holder], parts: dict[str, tuple[tuple[str, int], ...]]) -> Table:
+    """The holders with their bytes, share, line, and the largest layers."""
+    total = sum(one.bytes for one in holders)
+    if total <= 0:
+        return Table()
+    lines = any(one.line for one in holders)
+    largest = max(one.bytes for one in holders)
+    body = []
+    for one in holders[:HOLDERS_SHOWN]:
+        layers = " · ".join(
+            f"{shorten(layer, 40)} {percent_whole(size / max(one.bytes, 1))}"
+            for layer, size in parts.get(one.name, ())[:PARTS_SHOWN]
+        )
+        name = " ".join(one.name.split())
+        cells = _cells(
+            Cell(shorten(name, 64), code=True, hover=name if columns(name) > 64 else "", below=unbroken(layers)),
+            Cell(bar=max(one.bytes, 0) / largest, fill=MEMORY),
+            size_text(one.bytes),
+            percent_cell(one.bytes / total),
+            (str(one.line) if one.line else "") if lines else None,
+        )
+        body.append(Row(cells))
+    rest = sum(one.bytes for one in holders[HOLDERS_SHOWN:])
+    if rest:
+        left = Cell(f"{len(holders) - HOLDERS_SHOWN} more", faint=True)
+        body.append(Row(_cells(left, "", size_text(rest), percent_cell(rest / total), "" if lines else None)))
+    return Table(
+        columns=(
+            Column(kind="name", width=1, look="width:66%"),
+            Column(kind="bar", width=0, look="width:56px"),
+            Column(title="size", width=12),
+            Column(title="%"),
+            *([Column(title="line", width=6)] if lines else []),
+        ),
+        rows=(*body, _sum("all", "", size_text(total), "100.0", "" if lines else None)),
+    )
 
 
-def _depth(one: Row) -> int:
-    return len(one["within"])
+# Runs of the session
 
 
-def _cell(content: str, *, style: str = "", span_columns: int = 1, header: bool = False) -> str:
-    return cell(content, style=f"padding:1px 6px;{style}", span_columns=span_columns, header=header)
-
-
-def _number(content: str, *, header: bool = False) -> str:
-    return cell(content, align="right", style="padding:1px 6px", header=header)
+def runs_table(runs: Sequence[tuple[int, Report]]) -> Table:
+    """The kept runs with their numbers, in the given order."""
+    names = ("number", "name", "step", "throughput", "GPU computes", "holds it back", "steps")
+    body = []
+    for number, report in runs:
+        rate = report.steps.throughput
+        cells = (
+            str(number),
+            shorten(report.source.name or "·", 24),
+            time_text(report.steps.step_ms),
+            "·" if rate is None else rate_text(rate.value, rate.unit),
+            percent_short(report.utilization.kernel_busy),
+            "out of memory" if report.failed_request is not None else report.verdict.cause,
+            steps_text(report),
+        )
+        body.append(cells)
+    widths = [min(max(columns(one[at]) for one in (names, *body)), 24) + 2 for at in range(len(names))]
+    hint = "Compare two of them by name or number, such as %gpuprofile --compare {} {}."
+    return Table(
+        title="Runs of this session",
+        more="the last ten" if len(runs) == 10 else "",
+        heading=" ",
+        columns=tuple(Column(title=name, kind="text", width=wide) for name, wide in zip(names, widths, strict=True)),
+        rows=tuple(Row(_cells(*cells)) for cells in body),
+        notes=(hint.format(*(str(number) for number, _ in runs[-2:])),) if len(runs) > 1 else (),
+        empty="No run of this session is kept yet.",
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from ipyprof.analysis.operators import GRAPH_ROW
+from ipyprof.analysis.results import Account, Breakdown
 from ipyprof.diagnosis.cause import Finding
-from ipyprof.diagnosis.words import AT_LEAST
+from ipyprof.diagnosis.causes import cause_of
+from ipyprof.diagnosis.trust import device_line
 from ipyprof.formatting import (
     NOT_MEASURED,
+    TIMES,
     percent_short,
     percent_whole,
     plural,
@@ -20,7 +22,7 @@ from ipyprof.formatting import (
     time_text,
     times_text,
 )
-from ipyprof.report.report import Breakdown, Operator, Report, failed_request
+from ipyprof.report.report import Report
 
 ACCENT = "#c23a1a"
 ACCENT_INK = "#ffffff"
@@ -42,6 +44,11 @@ class Category:
     fill: str
     ink: str
     works: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """The GPU waits; of what unlike steps add, neither is known."""
+        return not self.works and self.name != "unlike_steps"
 
 
 KERNEL = Category(
@@ -65,28 +72,20 @@ COMMUNICATION = Category(
     ink="#111111",
     works=True,
 )
+UNLIKE = Category(
+    name="unlike_steps", keys=("unlike_steps",), label="Unlike steps", short="unlike", fill="#4f8f5b", ink="#111111"
+)
 PYTHON = Category(name="cpu", keys=("cpu",), label="Python, operators", short="Python", fill="#909499", ink="#111111")
 RUNTIME = Category(name="runtime", keys=("runtime",), label="CUDA calls", short="CUDA", fill="#8c4d6b", ink="#ffffff")
 LOADER = Category(
     name="data_loading", keys=("data_loading",), label="Data loading", short="loader", fill="#bf891d", ink="#111111"
 )
 OTHER = Category(name="other", keys=("other",), label="Other", short="other", fill="", ink="")
-CATEGORIES = (KERNEL, COPIES, COMMUNICATION, PYTHON, RUNTIME, LOADER, OTHER)
+CATEGORIES = (KERNEL, COPIES, COMMUNICATION, PYTHON, RUNTIME, LOADER, UNLIKE, OTHER)
 BY_KEY = {key: category for category in CATEGORIES for key in category.keys}
 BY_NAME = {category.name: category for category in CATEGORIES}
+UNLIKE_SHARE = 0.05  # the loop's own pace and the typical step are told apart from here on
 _NEXT_TO_NOTHING = 0.0005  # of the step: below it, "other" would stand there as "< 0.1" and "< 0.1"
-
-# The slice that a cause sits in. Where none is named, no slice is the culprit: the GPU is left without queued work.
-_SLICE_OF_CAUSE = {
-    "data_loading": LOADER,
-    "transfer": COPIES,
-    "allocator": RUNTIME,
-    "cpu_bound": PYTHON,
-    "communication": COMMUNICATION,
-    "tensor_cores": KERNEL,
-    "misaligned_shapes": KERNEL,
-    "memory_bound": KERNEL,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,33 +98,27 @@ class Part:
 
 
 def culprit_of(cause: str) -> Category | None:
-    """The slice that ``cause`` sits in, or ``None``."""
-    return _SLICE_OF_CAUSE.get(cause)
+    """The slice that ``cause`` sits in, or ``None``: the GPU is left without queued work."""
+    return BY_KEY.get(cause_of(cause).part or "")
 
 
-def breakdown_values(breakdown: Breakdown | Mapping[str, float | None]) -> dict[str, float | None]:
-    """The breakdown's eight keys, from the dataclass or from a view."""
-    if isinstance(breakdown, Breakdown):
-        return {part.name: getattr(breakdown, part.name) for part in fields(breakdown)}
-    return {part.name: breakdown.get(part.name) for part in fields(Breakdown)}
-
-
-def step_parts(breakdown: Breakdown | Mapping[str, float | None], culprit: Category | None = None) -> tuple[Part, ...]:
+def step_parts(breakdown: Breakdown, culprit: Category | None = None) -> tuple[Part, ...]:
     """The measured parts in the order of every bar: GPU work, then waits, a waiting ``culprit`` last.
 
     The culprit last makes the bar without the cause the first bar with its end cut off. Parts that were not measured
     are left out; parts of no length stay.
     """
-    values = breakdown_values(breakdown)
-    measured = [
-        (category, sum(values[key] or 0.0 for key in category.keys))
-        for category in CATEGORIES
-        if any(values[key] is not None for key in category.keys)
-    ]
+    measured = [(category, ms) for category in CATEGORIES if (ms := _ms(breakdown, category)) is not None]
+    measured = [(category, ms) for category, ms in measured if category is not UNLIKE or ms > 0]
     if culprit is not None and culprit is not KERNEL:
         measured.sort(key=lambda pair: pair[0] is culprit)
     total = sum(ms for _, ms in measured)
     return tuple(Part(category=category, ms=ms, share=ms / total if total > 0 else 0.0) for category, ms in measured)
+
+
+def _ms(breakdown: Breakdown, category: Category) -> float | None:
+    values = [getattr(breakdown, key) for key in category.keys]
+    return None if all(one is None for one in values) else sum(one or 0.0 for one in values)
 
 
 def has_row(part: Part, culprit: Category | None) -> bool:
@@ -137,8 +130,7 @@ def has_row(part: Part, culprit: Category | None) -> bool:
 
 def unmeasured(breakdown: Breakdown) -> tuple[Category, ...]:
     """The categories of which nothing was measured."""
-    values = breakdown_values(breakdown)
-    return tuple(category for category in CATEGORIES if all(values[key] is None for key in category.keys))
+    return tuple(one for one in CATEGORIES if one is not UNLIKE and _ms(breakdown, one) is None)
 
 
 def waiting_share(breakdown: Breakdown) -> float | None:
@@ -146,59 +138,9 @@ def waiting_share(breakdown: Breakdown) -> float | None:
     if breakdown.kernel is None:
         return None
     parts = step_parts(breakdown)
-    return sum(part.share for part in parts if not part.category.works) if sum(part.ms for part in parts) > 0 else None
+    return sum(part.share for part in parts if part.category.waits) if sum(part.ms for part in parts) > 0 else None
 
 
-# identifier: (subject of the eyebrow, how it goes on, name as the next bottleneck)
-_CAUSES = {
-    "data_loading": ("Data loading", " holds this step back", "data loading"),
-    "host_sync": ("Host waits for the GPU", ", then the GPU waits for the host", "reads of a value"),
-    "allocator": ("The memory allocator", " holds this step back", "memory allocator"),
-    "transfer": ("Copies", " hold this step back", "copies"),
-    "cpu_bound": ("Python on the CPU", " holds this step back", "Python, operators"),
-    "launch_bound": ("Kernel launches", " hold this step back", "launches"),
-    "communication": ("Communication", " holds this step back", "communication"),
-    "straggler": ("A late rank", " holds this step back", "a late rank"),
-    "unstable_shapes": ("Changing shapes", " hold this step back", "changing shapes"),
-    "tensor_cores": ("Products without Tensor Cores", " hold this step back", "Tensor Cores"),
-    "misaligned_shapes": ("Misaligned shapes", " hold this step back", "misaligned shapes"),
-    "memory_bound": ("Memory bandwidth", " holds this step back", "memory bandwidth"),
-    "compute_bound": ("✓ Healthy", ": nothing to cure", "GPU computing"),
-    "inconclusive": ("? Could not tell", "", NOT_MEASURED),
-}
-
-# A second name beside the identifier in the list of what was checked.
-_CHECKED = {
-    "data_loading": "a batch",
-    "host_sync": "reads of a value",
-    "allocator": "cudaMalloc, cudaFree",
-    "transfer": "copies",
-    "cpu_bound": "Python, operators",
-    "launch_bound": "short kernels",
-    "communication": "exposed collectives",
-    "straggler": "a late rank",
-    "unstable_shapes": "changing shapes",
-    "tensor_cores": "precision",
-    "misaligned_shapes": "odd sizes",
-    "memory_bound": "bytes moved",
-}
-
-# The step without the cause, as a fact under the headline.
-_WITHOUT = {
-    "data_loading": "without the wait",
-    "host_sync": "without the reads",
-    "allocator": "without the calls",
-    "transfer": "without the copies",
-    "cpu_bound": "without that work",
-    "launch_bound": "as one graph",
-    "communication": "without the wait",
-    "straggler": "without the wait",
-    "unstable_shapes": "with steady shapes",
-    "tensor_cores": "on Tensor Cores",
-    "misaligned_shapes": "with padded sizes",
-    "memory_bound": "with fewer bytes",
-    "compute_bound": "without all waits",
-}
 STATUS = {"found": ("!", "found"), "cleared": ("✓", "cleared"), "unknown": ("?", "unknown")}
 TRUST = {"ok": "✓", "warn": "!", "fail": "✗"}
 BOUND = {"compute": "▲", "memory": "▬", "launch": "▪", "copy": "⇄"}
@@ -227,17 +169,13 @@ class CheckRow:
 
 def subject(report: Report) -> tuple[str, str]:
     """What the eyebrow says: its subject, and how the sentence goes on. A request that failed goes before the cause."""
-    if failed_request(report) is not None:
-        return "! Out of memory", ""
-    cause = report.verdict.cause
-    name, rest, _ = _CAUSES.get(cause, (cause, " holds this step back", cause))
-    return name, rest
+    return ("! Out of memory", "") if report.failed_request is not None else cause_of(report.verdict.cause).subject
 
 
 def brief(report: Report) -> str:
     """The run's title, what holds it back and the cost: ``before: data_loading, 42.8 of 57.0 ms``."""
     name = f"{shorten(printable(' '.join(report.source.name.split())), 40)}: " if report.source.name else ""
-    cause = "out of memory" if failed_request(report) is not None else report.verdict.cause
+    cause = "out of memory" if report.failed_request is not None else report.verdict.cause
     cost, step_ms = report.verdict.recoverable_ms, report.steps.step_ms
     if cause in ("out of memory", "compute_bound", "inconclusive") or cost is None or step_ms is None:
         return f"{name}{cause}, step {time_text(step_ms)}"
@@ -246,12 +184,13 @@ def brief(report: Report) -> str:
 
 def cause_name(cause: str) -> str:
     """``cause`` as the next bottleneck."""
-    return _CAUSES[cause][2] if cause in _CAUSES else cause
+    return cause_of(cause).name
 
 
 def cause_checked(cause: str) -> str:
     """``cause`` in the list of what was checked: the identifier and a word or two."""
-    return f"{cause}: {_CHECKED[cause]}" if cause in _CHECKED else cause
+    checked = cause_of(cause).checked
+    return f"{cause}: {checked}" if checked and checked != cause else cause
 
 
 def bound_word(report: Report) -> str:
@@ -260,7 +199,7 @@ def bound_word(report: Report) -> str:
     It is also empty where the cell ran out of memory, which is then what stands there.
     """
     bound = report.verdict.bound
-    if bound == "unknown" or failed_request(report) is not None:
+    if bound == "unknown" or report.failed_request is not None:
         return ""
     return bound if bound.startswith("GPU") else bound.split(" (")[0]
 
@@ -288,7 +227,7 @@ def steps_text(report: Report) -> str:
 
 def without_name(report: Report) -> str:
     """The step without the verdict's cause in two or three words: ``without the reads``."""
-    return _WITHOUT.get(report.verdict.cause, "without the cause")
+    return cause_of(report.verdict.cause).without
 
 
 def without_label(report: Report) -> str:
@@ -296,22 +235,32 @@ def without_label(report: Report) -> str:
 
     What is not taken away but done otherwise keeps its name: ``as one graph``, ``on Tensor Cores``.
     """
-    without = report.views.get("without")
-    if not without_name(report).startswith("without"):
-        return without_name(report)
-    label = str(without.get("label", "")) if isinstance(without, dict) else ""
-    if not label:
-        return without_name(report)
+    name, without = without_name(report), report.views.without
+    if not name.startswith("without") or without is None or not without.label:
+        return name
+    label = without.label
     return label[0].lower() + label[1:] if label.lower().startswith("without") else f"without {label}"
 
 
-def clock_text(report: Report) -> str:
+def now_text(report: Report) -> str:
     """What the step time stands for: unprofiled, estimated or recorded."""
-    if report.source.kind == "file" and report.steps.overhead is None:
-        return "Now, estimated without the profiler"
-    if report.steps.overhead is None and report.breakdown.kernel is None and report.steps.per_step_ms:
-        return "Now, without the profiler"
-    return "Now, without the profiler" if report.steps.overhead is not None else "Now, no baseline: as recorded"
+    steps = report.steps
+    if report.source.kind == "file" and steps.overhead is None:
+        return "estimated without the profiler"
+    if steps.overhead is not None or (report.breakdown.kernel is None and steps.per_step_ms):
+        return "without the profiler"
+    return "no baseline: as recorded"
+
+
+def clock_text(report: Report) -> str:
+    """The same as the name of the bar."""
+    return f"Now, {now_text(report)}"
+
+
+def unmeasured_text(report: Report) -> str:
+    """Such as ``GPU computes, GPU copies: not measured (no GPU).``; empty where every part was measured."""
+    names = ", ".join(category.label for category in unmeasured(report.breakdown))
+    return f"{names}: {NOT_MEASURED}{' (no GPU)' if report.device is None else ''}." if names else ""
 
 
 def facts(report: Report) -> tuple[Fact, ...]:
@@ -338,28 +287,61 @@ def facts(report: Report) -> tuple[Fact, ...]:
         least = "5 %" if report.steps.baseline != "none" else "8 %"
         value = f"none above {least}" if verdict.cause == "compute_bound" else "the GPU's own work"
         fifth = Fact(name="next bottleneck", value=value)
-    step, predicted, bound = report.steps.step_ms, verdict.predicted_step_ms, verdict.speedup_bound
+    step, predicted = report.steps.step_ms, verdict.predicted_step_ms
     return (
         _missing("step now") if step is None else Fact(name="step now", value=time_text(step)),
         _missing(without_name(report))
         if predicted is None
         else Fact(name=without_name(report), value=remaining_text(report, predicted)),
-        _missing("speed-up")
-        if bound is None
-        else Fact(name="speed-up", value=f"{limit_words(report)} {speedup_text(bound)}"),
+        _speedup(report),
         fourth,
         fifth,
     )
 
 
+def _speedup(report: Report) -> Fact:
+    verdict, step = report.verdict, report.steps.step_ms
+    bound = verdict.speedup_bound
+    if bound is None and verdict.speedup_range is not None and verdict.predicted_step_ms and step:
+        bound = step / verdict.predicted_step_ms
+    if bound is None:
+        return _missing("speed-up")
+    words = limit_words(report) if verdict.speedup_range is None else "about"
+    return Fact(name="speed-up", value=f"{words} {speedup_text(bound)}")
+
+
+def more_facts(report: Report) -> tuple[str, ...]:
+    """Sentences below the facts: the typical step, what cures like this one reached, where the cell's time went."""
+    steps, reached, told = report.steps, report.verdict.speedup_range, []
+    if steps.step_ms and steps.typical_step_ms and abs(steps.step_ms / steps.typical_step_ms - 1) >= UNLIKE_SHARE:
+        told.append(f"{time_text(steps.step_ms)} a step: {time_text(steps.typical_step_ms)} typically.")
+    if reached is not None:
+        told.append(f"Cures like it reached {speedup_text(reached[0]).rstrip(TIMES)} to {speedup_text(reached[1])}.")
+    return (*told, *([account_text(report.account)] if report.account is not None else []))
+
+
+def account_text(account: Account) -> str:
+    """Where the cell's time went: ``Cell 12.3 s = 1.20 s before the loop + 0.40 s in 80 typical steps + ...``."""
+    parts = [
+        (account.before_ms, "before the loop"),
+        (account.typical_ms, f"in {plural(account.typical_steps, 'typical step')}"),
+        *((one.ms, f"more in {plural(one.count, 'step')}: {one.what}") for one in account.unlike),
+        (account.between_ms, "between and behind the loops"),
+        (account.ours_ms, "our own pauses"),
+    ]
+    return (
+        f"Cell {time_text(account.cell_ms)} = {' + '.join(f'{time_text(ms)} {what}' for ms, what in parts if ms > 0)}."
+    )
+
+
 def limit_words(report: Report) -> str:
     """``at most``, or ``at least`` where the cure does more than what the replay takes out."""
-    return "at least" if report.verdict.cause in AT_LEAST else "at most"
+    return "at least" if cause_of(report.verdict.cause).at_least else "at most"
 
 
 def remaining_text(report: Report, step_ms: float) -> str:
     """The step that remains, with the sign of the bound: ``≥ 3.05 ms``."""
-    return f"{'≤' if report.verdict.cause in AT_LEAST else '≥'} {time_text(step_ms)}"
+    return f"{'≤' if cause_of(report.verdict.cause).at_least else '≥'} {time_text(step_ms)}"
 
 
 def check_rows(report: Report) -> tuple[CheckRow, ...]:
@@ -409,26 +391,6 @@ def leading_line(report: Report) -> int | None:
     return None
 
 
-def judged_columns(operators: Sequence[Operator]) -> tuple[bool, bool]:
-    """Whether anything is known of what bounds ``operators``, and of their use of Tensor Cores.
-
-    A column without a single judgement is left out, and a sentence says so. That a copy is a copy is no judgement.
-    """
-    return (
-        any(operator.bound in ("compute", "memory", "launch") for operator in operators),
-        any(operator.tensor_core in ("yes", "no") for operator in operators),
-    )
-
-
-def unjudged_text(operators: Sequence[Operator]) -> str:
-    """Such as ``Bound by, Tensor Cores: not measured.``; empty where both columns are shown or do not apply."""
-    bounds, cores = judged_columns(operators)
-    cores = cores or all(operator.tensor_core == "n/a" for operator in operators)
-    missing = [name for name, known in (("bound by", bounds), ("Tensor Cores", cores)) if not known]
-    text = ", ".join(missing)
-    return f"{text[0].upper()}{text[1:]}: {NOT_MEASURED}." if missing else ""
-
-
 def no_operator_ran(report: Report) -> bool:
     """Whether a live recording saw the host and no operator: there were none, and nothing is missing."""
     seen = report.source.kind == "live" and report.breakdown.cpu is not None
@@ -437,9 +399,8 @@ def no_operator_ran(report: Report) -> bool:
 
 def device_state_text(report: Report) -> str:
     """One line on clock, power, link and other processes while steps ran; empty where the driver was not asked."""
-    state = report.views.get("device_state")
-    text = state.get("text") if isinstance(state, dict) else None
-    return text if isinstance(text, str) else ""
+    state = report.views.device_state
+    return "" if state is None else device_line(state)
 
 
 def ladder_lesson(report: Report) -> str:
@@ -509,10 +470,10 @@ def rungs(report: Report) -> tuple[Rung, ...]:
 
 
 def _no_driver(report: Report) -> str:
-    state = report.views.get("device_state")
-    if not isinstance(state, dict):
+    state = report.views.device_state
+    if state is None:
         return "not in a trace" if report.source.kind == "file" else "the driver was not asked"
-    return str(state.get("missing") or "") or "the steps ended before the driver's next sample"
+    return state.missing or "the steps ended before the driver's next sample"
 
 
 def _no_arithmetic(report: Report) -> str:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from ipyprof.trace.kinds import CATEGORY_KINDS, DEVICE_KINDS, Kind
-from ipyprof.trace.kineto import ABSENT, UNKNOWN_NS, Arguments, DetailStore, Event, nanoseconds, packed
-from ipyprof.trace.model import Int32, Int64
+from ipyprof.trace.kinds import CATEGORY_KINDS, DEVICE_KINDS, Kind, accelerator, call_role, event_kind
+from ipyprof.trace.kineto import (
+    ABSENT,
+    UNKNOWN_NS,
+    Arguments,
+    DetailStore,
+    Event,
+    joined_times,
+    nanoseconds,
+    packed,
+    wrapped,
+)
+from ipyprof.trace.model import Int32, Int64, MemoryRecords, UInt8
 
 Value = TypeVar("Value", bound=Hashable)
 
@@ -25,24 +36,56 @@ class Interner(Generic[Value]):
         self._numbers: defaultdict[Value, int] = defaultdict()
         self._numbers.default_factory = self._numbers.__len__
 
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def column(self, values: Iterable[Value]) -> Int32:
-        """(n,) int32 number of each value."""
-        return packed(list(map(self._numbers.__getitem__, values)), "i")
+    def numbers(self, values: Iterable[Value]) -> list[int]:
+        """The number of each value."""
+        return list(map(self._numbers.__getitem__, values))
 
     def distinct(self) -> tuple[Value, ...]:
         """The values by their number."""
         return tuple(self._numbers)
 
 
-ABSURD_NS = 10**15
-"""Durations above this, eleven days, are damage."""
+class Ids:
+    """Process and thread ids as 64-bit integers: numbers as they are, text as negative numbers."""
+
+    def __init__(self) -> None:
+        self._texts: Interner[str] = Interner()
+
+    def texts(self) -> tuple[str, ...]:
+        """The ids that are text and no number."""
+        return self._texts.distinct()
+
+    def number(self, value: int | str | None) -> int:
+        """The id's number, the same one at every call."""
+        try:
+            return wrapped(int(value or 0))
+        except ValueError:
+            return FIRST_TEXT_ID - self._texts.numbers([str(value)])[0]
+
+    def packed(self, values: list[int | str | None]) -> bytes:
+        """The numbers of the ids as an int64 array's bytes."""
+        try:
+            return packed(cast("list[int]", values), "q")
+        except struct.error:
+            return packed([self.number(value) for value in values], "q")
+
+
 FIRST_TEXT_ID = -(1 << 40)
 """Text ids count down from here, below every number that a file uses."""
+ABSURD_NS = 10**15
+"""Durations above this, eleven days, are damage; so are times this far from the others."""
+ABSURD_BYTES = 1 << 50
+"""No allocator holds a pebibyte; sums of such sizes would overflow."""
+NOT_READ = "not read"
+"""How damage begins that tells of an accelerator whose records nothing here reads."""
+FAR_OFF = "events more than eleven days from the others"
+"""What a damaged time looks like; sums over such spans would not be exact."""
 _NO_ARGUMENTS = Arguments()
 _COMPLETE = "X"
+_LAUNCH_LINK = "ac2g"  # two for every device record, and correlation ids say the same
+_REFUSED = "[OutOfMemory]"
+_MEMORY = ("[memory]", _REFUSED)
+_SIZES = ("delta_bytes", "allocated_bytes", "reserved_bytes")
 
 
 def _among(*kinds: Kind) -> npt.NDArray[np.bool_]:
@@ -55,222 +98,237 @@ def _among(*kinds: Kind) -> npt.NDArray[np.bool_]:
 _PLACED = _among(*DEVICE_KINDS, Kind.GPU_ANNOTATION, Kind.CUDA_SYNC)
 _WORK = _among(*DEVICE_KINDS)
 _DESCRIBED = _among(Kind.OPERATOR, Kind.ANNOTATION)
-EVENT_COLUMNS: dict[str, type[np.generic]] = {
-    "start_ns": np.int64,
-    "dur_ns": np.int64,
-    "category": np.int32,
-    "name": np.int32,
-    "pid": np.int64,
-    "tid": np.int64,
-    "device": np.int64,
-    "stream": np.int64,
-    "correlation": np.int64,
-    "external_id": np.int64,
-    "sequence": np.int64,
-    "detail": np.int32,
-}
-MEMORY_COLUMNS = ("time_ns", "device", "delta_bytes", "allocated_bytes", "reserved_bytes", "address", "tid", "refused")
-_LAUNCH_LINK = "ac2g"  # two for every device record, and correlation ids say the same
-_REFUSED = "[OutOfMemory]"
-_MEMORY = ("[memory]", _REFUSED)
 
 
 class EventColumns:
     """The columns of all lists that ``add`` got, in the file's order.
 
     Attributes:
+        records: events so far, of any phase.
         damage: events that are left out, by reason.
-        names, categories: the distinct ones.
-        details: the distinct arguments.
+        names, categories: the distinct ones of complete events.
         ids: numbers of process and thread ids.
-        flows: phase, flow id, thread number and ns of each forward-to-backward link's end.
-        labels: (is of a thread, its or its process's number, name).
+        processes: process → its name, where the file has one.
     """
 
     def __init__(self) -> None:
+        self.records = 0
         self.damage: dict[str, int] = {}
         self.names: Interner[str] = Interner()
         self.categories: Interner[str] = Interner()
-        self.details = DetailStore()
+        self.processes: dict[int, str] = {}
+        self._details = DetailStore()
         self.ids = Ids()
-        self.flows: list[tuple[str, int | str, int, int]] = []
-        self.labels: list[tuple[bool, int, str]] = []
-        self._parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in EVENT_COLUMNS}
-        self._memory: dict[str, list[Int64]] = {name: [] for name in MEMORY_COLUMNS}
-        self._kinds = np.empty(0, np.uint8)
+        # Of a column's name its parts as bytes; of those of device work and described ranges only their rows.
+        self._parts: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._kinds: list[Kind] = []
 
     def add(self, events: list[Event]) -> None:
         """Take the columns of these events; none of them is kept."""
+        self.records += len(events)
         complete = [event for event in events if event.ph == _COMPLETE]
         if len(complete) < len(events):
             self._add_others([event for event in events if event.ph != _COMPLETE and event.cat != _LAUNCH_LINK])
-        start_ns, dur_ns, complete = self._sound(complete)
-        if not complete:
-            return
         arguments = [event.args or _NO_ARGUMENTS for event in complete]
-        pid = self.ids.column([event.pid for event in complete])
-        tid = self.ids.column([event.tid for event in complete])
-        category = self.categories.column([event.cat for event in complete])
+        category = self.categories.numbers([event.cat for event in complete])
+        self._append("category", category, "i")
+        self._append("name", self.names.numbers([event.name for event in complete]), "i")
+        self._parts["start"].append(joined_times([event.ts for event in complete]))
+        self._append("dur", [event.dur for event in complete], "d")
+        self._parts["pid"].append(self.ids.packed([event.pid for event in complete]))
+        self._parts["tid"].append(self.ids.packed([event.tid for event in complete]))
+        self._append("correlation", [args.correlation for args in arguments])
+        self._append("external_id", [args.external or args.old_external for args in arguments])
         kind = self._kind_of_categories()[category]
-        device, stream = _places(arguments, kind, pid, tid)
-        self._append(
-            start_ns=start_ns,
-            dur_ns=dur_ns,
-            category=category,
-            name=self.names.column([event.name for event in complete]),
-            pid=pid,
-            tid=tid,
-            device=device,
-            stream=stream,
-            correlation=wrapped([args.correlation for args in arguments]),
-            external_id=wrapped([args.external or args.old_external for args in arguments]),
-            sequence=wrapped([args.sequence for args in arguments]),
-            detail=self._detail(arguments, kind),
-        )
+        described = [arguments[row] for row in np.flatnonzero(_DESCRIBED[kind]).tolist()]
+        self._append("sequence", [args.sequence for args in described])
+        self._append("host_detail", self._details.of_host(described), "i")
+        placed = [arguments[row] for row in np.flatnonzero(_PLACED[kind]).tolist()]
+        self._append("device", [args.device for args in placed])
+        # Calls of ROCm have addresses here as text; device work has numbers.
+        self._append("stream", [args.stream if isinstance(args.stream, int) else ABSENT for args in placed])
+        work = [arguments[row] for row in np.flatnonzero(_WORK[kind]).tolist()]
+        self._append("device_detail", self._details.of_device(work), "i")
 
-    def column(self, name: str) -> npt.NDArray[Any]:
-        """(n,) one of ``EVENT_COLUMNS``; its parts are given up."""
-        parts = self._parts.pop(name)
-        return np.concatenate(parts) if parts else np.empty(0, EVENT_COLUMNS[name])
+    def columns(self) -> dict[str, Any]:
+        """What a ``Trace`` has of the events, by the name that it has there. The parts are given up.
 
-    def memory_column(self, name: str) -> Int64:
-        """(m,) one of ``MEMORY_COLUMNS``."""
-        return np.concatenate([np.empty(0, np.int64), *self._memory[name]])
+        No array has a row if no complete event is sound.
+        """
+        start, dur = self._times()
+        memory = self._memory()
+        # The order and its start times hold the sound events only.
+        order = nested_order(start, dur)
+        order = order[start[order] != UNKNOWN_NS]
+        first, last = _recorded(start[order], memory["time_ns"])
+        near = (start[order] >= first) & (start[order] <= last)
+        if not near.all():
+            self.damage[FAR_OFF] = int((~near).sum())
+            order = order[near]
+        near = (memory["time_ns"] >= first) & (memory["time_ns"] <= last)
+        memory = {name: column[near] for name, column in memory.items()}
+        origin = int(min(start[order].min(initial=last), memory["time_ns"].min(initial=last)))
+        memory["time_ns"] -= origin
+        refused = memory.pop("refused") == 1
+        category, name = self._column("category", np.int32), self._column("name", np.int32)
+        categories, names = self.categories.distinct(), self.names.distinct()
+        kind = _kinds(category, categories, name, names)
+        pid, tid = self._column("pid"), self._column("tid")
+        self._note_what_is_not_read(category, pid)
+        unsorted: dict[str, npt.NDArray[Any]] = {
+            "dur_ns": dur,
+            "kind": kind,
+            "role": _roles(kind, name, names),
+            "name": name,
+            "pid": pid,
+            "tid": tid,
+            "correlation": self._column("correlation"),
+            "external_id": self._column("external_id"),
+            **self._of_some(self._kind_of_categories()[category], pid, tid),
+        }
+        return {
+            "start_ns": start[order] - origin,
+            **{name: column[order] for name, column in unsorted.items()},
+            "names": names,
+            "details": self._details.details(),
+            "memory": MemoryRecords(**{name: column[~refused] for name, column in memory.items()}),
+            "refused": MemoryRecords(**{name: column[refused] for name, column in memory.items()}),
+            "origin_ns": origin,
+        }
 
-    def _append(self, **columns: npt.NDArray[Any]) -> None:
-        for name, column in columns.items():
-            self._parts[name].append(column)
+    def _append(self, name: str, values: Sequence[float], code: str = "q") -> None:
+        self._parts[name].append(packed(values, code))
 
-    def _kind_of_categories(self) -> npt.NDArray[np.uint8]:
+    def _column(self, name: str, dtype: type[np.generic] = np.int64) -> npt.NDArray[Any]:
+        return np.frombuffer(b"".join(self._parts.pop(name, [])), dtype)
+
+    def _kind_of_categories(self) -> UInt8:
         """(categories,) kind of each category so far, whatever the name."""
-        known = len(self._kinds)
-        if len(self.categories) > known:
-            new = [CATEGORY_KINDS.get(text, Kind.OTHER) for text in self.categories.distinct()[known:]]
-            self._kinds = np.append(self._kinds, np.array(new, np.uint8))
-        return self._kinds
+        for text in self.categories.distinct()[len(self._kinds) :]:
+            self._kinds.append(CATEGORY_KINDS.get(text, Kind.OTHER))
+        return np.array(self._kinds, np.uint8)
 
-    def _detail(self, arguments: list[Arguments], kind: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
-        detail = np.full(len(arguments), -1, np.int32)
-        device = np.flatnonzero(_WORK[kind])
-        host = np.flatnonzero(_DESCRIBED[kind])
-        detail[device] = self.details.device_column([arguments[index] for index in device.tolist()])
-        detail[host] = self.details.host_column([arguments[index] for index in host.tolist()])
-        return detail
-
-    def _sound(self, events: list[Event]) -> tuple[Int64, Int64, list[Event]]:
-        """Start and duration of the events that have both, and those events; the others are counted."""
-        starts = nanoseconds([event.ts for event in events])
-        durations = packed([event.dur for event in events], "d")
-        sound = (starts != UNKNOWN_NS) & (durations >= 0) & (durations <= ABSURD_NS / 1000)
+    def _times(self) -> tuple[Int64, Int64]:
+        """(n,) start and (n,) duration in ns; the start is ``UNKNOWN_NS`` where the two are none, which is counted."""
+        start = nanoseconds(b"".join(self._parts.pop("start", [])))
+        dur = self._column("dur", np.float64)
+        known = start != UNKNOWN_NS
+        sound = known & (dur >= 0) & (dur <= ABSURD_NS / 1000)
         if not sound.all():
-            no_start = starts == UNKNOWN_NS
             for reason, wrong in (
-                ("events without a start", no_start),
-                ("events without a duration", ~no_start & np.isnan(durations)),
-                ("events that end before they start", ~no_start & (durations < 0)),
-                ("events of more than eleven days", ~no_start & (durations > ABSURD_NS / 1000)),
+                ("events without a start", ~known),
+                ("events without a duration", known & np.isnan(dur)),
+                ("events that end before they start", known & (dur < 0)),
+                ("events of more than eleven days", known & (dur > ABSURD_NS / 1000)),
             ):
-                if wrong.any():
-                    self.damage[reason] = self.damage.get(reason, 0) + int(wrong.sum())
-            events = [events[index] for index in np.flatnonzero(sound).tolist()]
-            starts, durations = starts[sound], durations[sound]
+                self._note(reason, int(wrong.sum()))
+            start, dur = np.where(sound, start, UNKNOWN_NS), np.where(sound, dur, 0)
         # Durations are short enough for a float64 to hold every nanosecond.
-        return starts, np.rint(durations * 1000).astype(np.int64), events
+        return start, np.rint(dur * 1000).astype(np.int64)
+
+    def _of_some(self, kind: UInt8, pid: Int64, tid: Int64) -> dict[str, npt.NDArray[Any]]:
+        """The (n,) columns that only some kinds of category fill, -1 elsewhere."""
+        described, placed, work = (np.flatnonzero(table[kind]) for table in (_DESCRIBED, _PLACED, _WORK))
+        sequence, stream, place = (np.full(len(kind), -1, np.int64) for _ in range(3))
+        detail = np.full(len(kind), -1, np.int32)
+        sequence[described] = self._column("sequence")
+        detail[described] = self._column("host_detail", np.int32)
+        detail[work] = self._column("device_detail", np.int32)
+        # Old files have device and stream as process and thread only.
+        named, on = self._column("device"), self._column("stream")
+        place[placed] = np.where(named == ABSENT, pid[placed], named)
+        stream[placed] = np.where(on == ABSENT, tid[placed], on)
+        device = np.where(np.abs(place) < 1 << 31, place, -1).astype(np.int32)
+        return {"sequence": sequence, "detail": detail, "device": device, "stream": stream}
 
     def _add_others(self, events: list[Event]) -> None:
-        """Take what is no complete event: memory records, links and labels."""
-        self._add_memory([event for event in events if event.name in _MEMORY])
-        flows = [event for event in events if event.ph in ("s", "f") and event.cat == "fwdbwd"]
-        for event, time in zip(flows, nanoseconds([event.ts for event in flows]).tolist(), strict=True):
-            if time != UNKNOWN_NS:
-                self.flows.append((event.ph, event.id, self.ids.number(event.tid), time))
-        for event in events:
-            if event.ph == "M" and event.args is not None and isinstance(event.args.label, str):
-                if event.name == "thread_name":
-                    self.labels.append((True, self.ids.number(event.tid), event.args.label))
-                elif event.name == "process_name":
-                    self.labels.append((False, self.ids.number(event.pid), event.args.label))
-
-    def _add_memory(self, events: list[Event]) -> None:
-        if not events:
-            return
-        time_ns = nanoseconds([event.ts for event in events])
-        known = [event.args is not None for event in events]
-        sound = np.array(known, bool) & (time_ns != UNKNOWN_NS)
-        if not sound.all():
-            events = [events[index] for index in np.flatnonzero(sound).tolist()]
-        rows = [event.args or _NO_ARGUMENTS for event in events]
-        columns = {
-            "time_ns": time_ns[sound],
+        """Take what is no complete event: memory records and the names of processes."""
+        memory = [event for event in events if event.name in _MEMORY and event.args is not None]
+        if memory:
+            rows = [event.args or _NO_ARGUMENTS for event in memory]
+            self._parts["memory"].append(joined_times([event.ts for event in memory]))
             # Device types: 0 is the CPU; 1 CUDA, 6 HIP and the rest are devices.
-            "device": wrapped([-1 if args.device_type == 0 else args.device_id for args in rows]),
-            "delta_bytes": wrapped([args.delta for args in rows]),
-            "allocated_bytes": wrapped([args.allocated for args in rows]),
-            "reserved_bytes": wrapped([args.reserved for args in rows]),
-            "address": wrapped([args.address for args in rows]),
-            "tid": self.ids.column([event.tid for event in events]),
-            "refused": wrapped([event.name == _REFUSED for event in events]),
+            self._append("memory device", [-1 if args.device_type == 0 else args.device_id for args in rows])
+            self._append("delta_bytes", [args.delta for args in rows])
+            self._append("allocated_bytes", [args.allocated for args in rows])
+            self._append("reserved_bytes", [args.reserved for args in rows])
+            self._append("address", [args.address for args in rows])
+            self._parts["memory tid"].append(self.ids.packed([event.tid for event in memory]))
+            self._append("refused", [event.name == _REFUSED for event in memory])
+        for event in events:
+            if event.name == "process_name" and event.args is not None and isinstance(event.args.label, str):
+                self.processes.setdefault(self.ids.number(event.pid), event.args.label)
+
+    def _memory(self) -> dict[str, npt.NDArray[Any]]:
+        """The columns of ``MemoryRecords`` and ``refused``, sorted by time; what has no time or no size is left out."""
+        found: dict[str, npt.NDArray[Any]] = {
+            "time_ns": nanoseconds(b"".join(self._parts.pop("memory", []))),
+            "device": self._column("memory device").astype(np.int32),
+            "tid": self._column("memory tid"),
+            **{name: self._column(name) for name in (*_SIZES, "address", "refused")},
         }
-        for name, column in columns.items():
-            self._memory[name].append(column)
+        absurd = np.logical_or.reduce([(found[name] > ABSURD_BYTES) | (found[name] < -ABSURD_BYTES) for name in _SIZES])
+        absurd &= found["refused"] == 0  # a request can be for any size
+        self._note("memory records of more than a pebibyte", int(absurd.sum()))
+        rows = np.flatnonzero((found["time_ns"] != UNKNOWN_NS) & ~absurd)
+        rows = rows[np.argsort(found["time_ns"][rows], kind="stable")]
+        return {name: column[rows] for name, column in found.items()}
+
+    def _note_what_is_not_read(self, category: Int32, pid: Int64) -> None:
+        """Count the records of accelerators that nothing here reads."""
+        by_category = np.bincount(category, minlength=1)
+        for number, text in enumerate(self.categories.distinct()):
+            if name := accelerator(text):
+                self._note(f"{NOT_READ}: {name} records", int(by_category[number]))
+        for process, label in self.processes.items():
+            if name := accelerator(label):
+                self._note(f"{NOT_READ}: {name} records", int((pid == process).sum()))
+
+    def _note(self, reason: str, count: int) -> None:
+        if count:
+            self.damage[reason] = self.damage.get(reason, 0) + count
 
 
-class Ids:
-    """Process and thread ids as int64: numbers as they are, text as negative numbers."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int | str | None, int] = {}
-        self._texts = 0
-
-    def number(self, value: int | str | None) -> int:
-        """The id's number, the same one at every call."""
-        known = self._numbers.get(value)
-        if known is None:
-            known = self._numbers[value] = self._new(value)
-        return known
-
-    def column(self, values: list[int | str | None]) -> Int64:
-        """(n,) int64 numbers of the ids."""
-        try:
-            return wrapped(cast("list[int]", values))
-        except TypeError:
-            return wrapped([value if isinstance(value, int) else self.number(value) for value in values])
-
-    def _new(self, value: int | str | None) -> int:
-        if isinstance(value, str):
-            try:
-                value = int(value)
-            except ValueError:
-                self._texts += 1
-                return FIRST_TEXT_ID - self._texts
-        return 0 if value is None else _wrap(value)
+def _kinds(category: Int32, categories: tuple[str, ...], name: Int32, names: tuple[str, ...]) -> UInt8:
+    """(n,) kinds, decided once per distinct (category, name)."""
+    kinds = np.full(len(category), Kind.OTHER, np.uint8)
+    for number, text in enumerate(categories):
+        if text in CATEGORY_KINDS:
+            rows = np.flatnonzero(category == number)
+            kinds[rows] = _by_name(name[rows], names, partial(event_kind, text))
+    return kinds
 
 
-def wrapped(values: list[int]) -> Int64:
-    """(n,) int64 of the values, one to one for all unsigned 64-bit ones."""
-    try:
-        return packed(values, "q")
-    except struct.error:
-        return packed(list(map(_wrap, values)), "q")
+def _roles(kind: UInt8, name: Int32, names: tuple[str, ...]) -> UInt8:
+    """(n,) roles, decided once per distinct name of a call."""
+    calls = np.flatnonzero(kind == Kind.CALL)
+    roles = np.zeros(len(kind), np.uint8)
+    roles[calls] = _by_name(name[calls], names, call_role)
+    return roles
 
 
-def _wrap(value: int) -> int:
-    """``value`` as a signed 64-bit number."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+def _by_name(name: Int32, names: tuple[str, ...], decide: Callable[[str], int]) -> UInt8:
+    """(n,) what ``decide`` says of each name, asked once per distinct one."""
+    present = np.zeros(len(names), np.bool_)
+    present[name] = True
+    by_name = np.zeros(len(names), np.uint8)
+    for index in np.flatnonzero(present).tolist():
+        by_name[index] = decide(names[index])
+    return by_name[name]
 
 
-def _places(arguments: list[Arguments], kind: npt.NDArray[np.uint8], pid: Int64, tid: Int64) -> tuple[Int64, Int64]:
-    """(n,) device and (n,) stream; -1 on the host. Old files have the two as process and thread only."""
-    rows = np.flatnonzero(_PLACED[kind])
-    device = np.full(len(kind), -1, np.int64)
-    stream = np.full(len(kind), -1, np.int64)
-    there = [arguments[index] for index in rows.tolist()]
-    named = wrapped([args.device for args in there])
-    # Calls of ROCm have addresses here as text; device work has numbers.
-    on = wrapped([args.stream if isinstance(args.stream, int) else ABSENT for args in there])
-    device[rows] = np.where(named == ABSENT, pid[rows], named)
-    stream[rows] = np.where(on == ABSENT, tid[rows], on)
-    return np.where(np.abs(device) < 1 << 31, device, -1), stream
+def _recorded(start_ns: Int64, memory_ns: Int64) -> tuple[int, int]:
+    """(first, last) ns that a recording can hold around its middle event; everything unless some are far off.
+
+    Args:
+        start_ns: (n,) int64, sorted.
+        memory_ns: (m,) int64, sorted.
+    """
+    ends = [int(times[at]) for times in (start_ns, memory_ns) if len(times) for at in (0, -1)]
+    if not len(start_ns) or max(ends) - min(ends) <= ABSURD_NS:
+        return min(ends, default=0), max(ends, default=0)
+    middle = int(start_ns[len(start_ns) // 2])
+    return middle - ABSURD_NS, middle + ABSURD_NS
 
 
 def nested_order(start: Int64, dur: Int64) -> Int64:

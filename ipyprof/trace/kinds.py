@@ -81,16 +81,36 @@ _COLLECTIVE = re.compile(
     r"(?<![A-Za-z0-9_])(?:"
     r"nccl(?:Dev)?Kernel_"
     r"|nccl(?:AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|SendRecv)\w*Kernel"
-    r"|rccl"
-    r"|cross_device_reduce_"
-    r"|(?:multimem|one_shot|two_shot)_all_(?:reduce|gather)"
-    r"|deep_ep::"
+    r"|rccl|mscclKernel|mscclpp"
+    r"|cross_device_reduce_|quickreduce::|userbuffers_"  # vLLM, SGLang, AITER, Transformer Engine
+    r"|(?:one|two)ShotAllReduceKernel|allreduce_fusion_kernel"  # TensorRT-LLM, FlashInfer
+    r"|(?:(?:multimem|one_shot|two_shot)_)+(?:all_(?:reduce|gather)|reduce_scatter)"
+    r"|c10d::(?:symmetric_memory|nvshmem_extension)::"
+    r"|nvshmem"
+    r"|(?:barrier|sync|alltoall|broadcast|fcollect|rdxn|reducescatter)_on_stream_kernel"  # NVSHMEM's own
+    r"|deep_ep::|(?:\w+::)*ep::(?:internode|intranode)"  # DeepEP under any namespace
     r")"
 )
 
 # ROCm writes copies and fills in the category of kernels.
 _ROCM_COPY = re.compile(r"Copy(Host|Device)To(Host|Device)")
 _ROCM_FILL = re.compile(r"FillBuffer\b")
+
+
+# Of accelerators whose records nothing here reads: how their categories, or the names of their processes, begin.
+_ACCELERATORS = (
+    ("Ascend Hardware", "NPU"), ("mtia_", "MTIA"), ("xpu_", "XPU"), ("hpu_", "HPU"), ("privateuse1_", "PrivateUse1"),
+)  # fmt: skip
+
+
+def accelerator(text: str) -> str:
+    """The accelerator that this category or name of a process is of, where its records are not read; else empty.
+
+    Example:
+        >>> accelerator("mtia_ccp_events")
+        'MTIA'
+    """
+    return next((name for begin, name in _ACCELERATORS if text.startswith(begin)), "")
 
 
 def event_kind(category: str, name: str) -> Kind:

@@ -9,10 +9,9 @@ from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import Raw, Struct, field
 
-from ipyprof.trace.model import Details, Int32, Int64, UInt8
+from ipyprof.trace.model import Details, Int64, UInt8
 
 ABSENT = -(1 << 62)
 """Device or stream of an event whose arguments do not name one."""
@@ -44,7 +43,6 @@ class Arguments(Struct, gc=False):
     out_elements: Raw = field(default=NOTHING, name="Out msg nelems")
     group_size: Raw = field(default=NOTHING, name="Group size")
     group_name: Raw = field(default=NOTHING, name="Process Group Name")
-    group_description: Raw = field(default=NOTHING, name="Process Group Description")
     group_ranks: Raw = field(default=NOTHING, name="Process Group Ranks")
     label: Any = field(default=None, name="name")
     address: int = field(default=0, name="Addr")
@@ -66,7 +64,6 @@ class Event(Struct, gc=False):
     ts: Raw = NOTHING
     dur: float = float("nan")
     args: Arguments | None = None
-    id: int | str = 0
 
 
 class Device(Struct):
@@ -82,7 +79,6 @@ class Device(Struct):
 
 EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 EVENT = msgspec.json.Decoder(Event, strict=False)
-RAW = msgspec.json.Decoder(Raw)
 RAW_LIST = msgspec.json.Decoder(list[Raw])
 DEVICES = msgspec.json.Decoder(list[Device], strict=False)
 TOP = msgspec.json.Decoder(dict[str, Raw])
@@ -94,14 +90,12 @@ def value_of(raw: Raw) -> Any:
 
     Text that was only skipped while the file was read was not looked at: this is where such damage shows.
     """
-    try:
-        return _ANY.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        pass
-    try:
-        return _ANY.decode(bytes(raw).decode("utf-8", "replace"))
-    except (msgspec.DecodeError, RecursionError):
-        return None
+    for text in (raw, bytes(raw).decode("utf-8", "replace")):
+        try:
+            return _ANY.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+    return None
 
 
 UNKNOWN_NS = np.iinfo(np.int64).min
@@ -114,63 +108,51 @@ _DOT = ord(".")
 _ZERO = ord("0")
 
 
-def nanoseconds(texts: list[msgspec.Raw]) -> Int64:
+def joined_times(texts: list[Raw]) -> bytes:
+    """The texts, without quotes, each with a comma behind it: what ``nanoseconds`` takes."""
+    joined = b",".join([*texts, b""])
+    if joined.count(b",") != len(texts):  # a list or an object in place of a time
+        joined = b",".join([b"" if b"," in bytes(text) else text for text in texts] + [b""])
+    return joined.replace(b'"', b"") if b'"' in joined else joined
+
+
+def nanoseconds(joined: bytes) -> Int64:
     """(n,) int64 ns of times in microseconds as the file writes them; ``UNKNOWN_NS`` where a text is no time.
 
     A float would not do: at today's Unix time in microseconds a float64 has steps of 250 ns.
+
+    Args:
+        joined: n texts, each with a comma behind it.
     """
-    if not texts:
-        return np.empty(0, np.int64)
-    joined = b",".join([*texts, b""])
     characters = np.frombuffer(joined, np.uint8)
     digits = characters - _ZERO
-    width = joined.index(b",") + 1
-    if len(joined) == width * len(texts):
-        times = _of_one_layout(characters.reshape(-1, width).T, digits.reshape(-1, width).T)
-        if times is not None:
-            return times
     marks = np.flatnonzero(digits > 9)
-    is_dot = characters[marks] == _DOT
-    ends = marks[~is_dot]
-    if len(ends) != len(texts) or not np.all(characters[ends] == _SEPARATOR):
-        return np.fromiter([_by_decimal(bytes(text)) for text in texts], np.int64, len(texts))
-    starts = np.append(0, ends[:-1] + 1)[: len(texts)]
-    dots = marks[is_dot]
-    owners = np.searchsorted(ends, dots)
+    mark = characters[marks]
+    ends = marks[mark == _SEPARATOR]
+    starts = np.append(0, ends + 1)[:-1]
     lengths = ends - starts
+    dots = marks[mark == _DOT]
+    # Nearly always each text has its dot; the search is for files of whole microseconds among others.
+    each = len(dots) == len(ends) and bool(np.all((starts <= dots) & (dots < ends)))
+    owners = np.arange(len(ends)) if each else np.searchsorted(ends, dots)
     wholes = lengths.copy()
     wholes[owners] = dots - starts[owners]
+    fractions = np.maximum(lengths - wholes - 1, 0)
+    odd = (wholes < 1) | (wholes > _MOST_DIGITS + 1) | (fractions > _MOST_DIGITS)
+    if not each:
+        odd[owners[1:][owners[1:] == owners[:-1]]] = True  # two dots
+    odd[np.searchsorted(ends, marks[(mark != _SEPARATOR) & (mark != _DOT)])] = True
+    times = np.empty(len(ends), np.int64)
+    times[odd] = [_by_decimal(joined[starts[row] : ends[row]]) for row in np.flatnonzero(odd).tolist()]
     # A file has few layouts: characters before the dot and in all.
-    layouts = wholes * 1024 + np.minimum(lengths, 1023)
-    times = np.full(len(texts), UNKNOWN_NS, np.int64)
-    for layout in np.flatnonzero(np.bincount(layouts)).tolist():
-        whole, length = divmod(layout, 1024)
+    layouts = np.where(odd, 0, wholes * 64 + lengths)
+    for layout in np.flatnonzero(np.bincount(layouts, minlength=1))[int(odd.any()) :].tolist():
+        whole, length = divmod(layout, 64)
         rows = np.flatnonzero(layouts == layout)
-        if 0 < whole <= _MOST_DIGITS + 1 and length - whole - 1 <= _MOST_DIGITS:
-            if len(rows) == len(texts):
-                columns = digits.reshape(-1, length + 1).T
-            else:
-                columns = digits[starts[rows] + np.arange(length)[:, np.newaxis]]
-            times[rows] = _by_digits(columns, whole, length)
-        else:
-            times[rows] = [_by_decimal(bytes(texts[row])) for row in rows.tolist()]
+        if len(rows) == len(times):
+            return _by_digits(digits.reshape(-1, length + 1).T, whole, length)
+        times[rows] = _by_digits(digits[starts[rows] + np.arange(length)[:, np.newaxis]], whole, length)
     return times
-
-
-def _of_one_layout(characters: UInt8, digits: UInt8) -> Int64 | None:
-    """(k,) ns of texts that have dot and end where the first has them, or ``None`` where they are not so alike.
-
-    Both arrays are (length + 1, k): one row per place, the last one for the separator.
-    """
-    length = len(characters) - 1
-    found = np.flatnonzero(characters[:, 0] == _DOT)
-    whole = int(found[0]) if len(found) else length
-    if not 0 < whole <= _MOST_DIGITS + 1 or length - whole - 1 > _MOST_DIGITS:
-        return None
-    wrong = digits > 9
-    wrong[whole] = characters[whole] != (_DOT if whole < length else _SEPARATOR)
-    wrong[length] = characters[length] != _SEPARATOR
-    return None if wrong.any() else _by_digits(digits, whole, length)
 
 
 def _by_digits(columns: UInt8, whole: int, length: int) -> Int64:
@@ -197,7 +179,7 @@ def _by_digits(columns: UInt8, whole: int, length: int) -> Int64:
 
 def _by_decimal(text: bytes) -> int:
     try:
-        time = Decimal(text.decode("ascii", "replace").strip('" ')) * 1000
+        time = Decimal(text.decode("ascii", "replace").strip()) * 1000
     except InvalidOperation:
         return UNKNOWN_NS
     if not time.is_finite() or abs(time) >= LATEST_NS:
@@ -205,27 +187,39 @@ def _by_decimal(text: bytes) -> int:
     return int(time.to_integral_value())
 
 
-def packed(values: Sequence[float], code: str) -> npt.NDArray[Any]:
-    """(n,) array of the values; ``code`` is their type as ``struct`` and ``numpy`` call it, such as ``q`` for int64.
+def packed(values: Sequence[float], code: str) -> bytes:
+    """The values as an array's bytes; ``code`` is their type as ``struct`` and numpy call it, such as ``q`` for int64.
 
-    ``struct`` takes two thirds of what ``array`` and ``np.array`` take for the same list.
+    ``struct`` takes two thirds of what ``array`` and ``np.array`` take for the same list. Integers beyond 64 bits
+    wrap around, one to one for all unsigned 64-bit ones.
 
     Raises:
-        struct.error: a value does not fit the type, or is no number.
+        struct.error: a value is no number.
     """
-    return np.frombuffer(struct.pack(f"{len(values)}{code}", *values), code)
+    try:
+        return struct.pack(f"{len(values)}{code}", *values)
+    except struct.error:
+        return struct.pack(f"{len(values)}{code}", *[wrapped(cast("int", value)) for value in values])
 
 
-COLLECTIVE_KEYS = (
-    ("Collective name", "collective"),
-    ("dtype", "dtype"),
-    ("In msg nelems", "in_elements"),
-    ("Out msg nelems", "out_elements"),
-    ("Group size", "group_size"),
-    ("Process Group Name", "group_name"),
-    ("Process Group Description", "group_description"),
-    ("Process Group Ranks", "group_ranks"),
-)
+def wrapped(value: int) -> int:
+    """``value`` as a signed 64-bit number."""
+    try:
+        return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+    except TypeError:
+        raise struct.error("no number") from None
+
+
+COLLECTIVE_KEYS = {
+    "Collective name": "collective",
+    "dtype": "dtype",
+    "In msg nelems": "in_elements",
+    "Out msg nelems": "out_elements",
+    "Group size": "group_size",
+    "Process Group Name": "group_name",
+    "Process Group Ranks": "group_ranks",
+}
+"""Key of ``Details.collective`` → attribute of ``Arguments``."""
 LARGEST_SIZE = 1 << 62
 """No tensor has more elements along a dimension; sizes are multiplied, and their product must stay a number."""
 _Size = Annotated[int, msgspec.Meta(ge=-LARGEST_SIZE, le=LARGEST_SIZE)]
@@ -235,7 +229,7 @@ _SHAPES = msgspec.json.Decoder(tuple[tuple[_Size | tuple[_Size, ...], ...], ...]
 _TEXTS = msgspec.json.Decoder(tuple[str, ...])
 
 # No JSON text holds this byte, so joined texts stay distinct.
-_BETWEEN = b"\0"
+_join = b"\0".join
 
 
 class DetailStore:
@@ -243,70 +237,85 @@ class DetailStore:
 
     def __init__(self) -> None:
         self._device_numbers: dict[Hashable, int] = {}
-        self._host_numbers: dict[Hashable, int] = {}
+        self._host_numbers: dict[Hashable, int] = {None: -1}
         self._details: list[Details] = []
-        self._decoder = _Decoder()
+        self._known: dict[bytes, tuple[Any, ...] | None] = {}
 
     def details(self) -> tuple[Details, ...]:
         """The distinct details by their number."""
         return tuple(self._details)
 
-    def device_column(self, work: Sequence[Arguments]) -> Int32:
-        """(d,) number of the details of device work: grid, block, occupancy, bytes, collective."""
-        join = _BETWEEN.join
+    def of_device(self, work: list[Arguments]) -> list[int]:
+        """The number of the details of each piece of device work: grid, block, occupancy, bytes, collective."""
         # Keys are text and numbers wherever they can be: a tuple takes longer to make and to compare.
         keys: list[Hashable] = [
-            (join((args.grid, args.block, args.occupancy)), args.bytes, _collective_key(args))
+            (_join((args.grid, args.block, args.occupancy)), args.bytes, _collective_key(args))
             if args.collective is not NOTHING or (args.bytes >= 0 and args.grid is not NOTHING)
             else args.bytes
             if args.grid is NOTHING
-            else join((args.grid, args.block, args.occupancy))
+            else _join((args.grid, args.block, args.occupancy))
             for args in work
         ]
-        return self._column(work, keys, self._device_numbers, _device_details)
+        return self._numbers(work, keys, self._device_numbers, _device_details)
 
-    def host_column(self, ranges: Sequence[Arguments]) -> Int32:
-        """(h,) number of the details of operators and annotations, -1 = none: shapes, types, inputs, collective."""
-        join = _BETWEEN.join
+    def of_host(self, ranges: list[Arguments]) -> list[int]:
+        """The number of the details of each operator or annotation, -1 = none: shapes, types, inputs, collective."""
         keys: list[Hashable] = [
-            (
-                join((args.shapes, args.dtypes, args.strides, args.concrete))
-                if args.collective is NOTHING
-                else (join((args.shapes, args.dtypes, args.strides, args.concrete)), _collective_key(args))
-            )
-            if args.shapes is not NOTHING
+            _join((args.shapes, args.dtypes, args.strides, args.concrete))
+            if args.collective is NOTHING and args.shapes is not NOTHING
             else None
             if args.collective is NOTHING and args.old_shapes is NOTHING
-            else (join((args.old_shapes, args.dtypes, args.strides, args.concrete)), _collective_key(args))
+            else (
+                _join((args.shapes, args.old_shapes, args.dtypes, args.strides, args.concrete)),
+                _collective_key(args),
+            )
             for args in ranges
         ]
-        return self._column(ranges, keys, self._host_numbers, self._decoder.host_details)
+        return self._numbers(ranges, keys, self._host_numbers, self._host_details)
 
-    def _column(
+    def _numbers(
         self,
-        arguments: Sequence[Arguments],
+        arguments: list[Arguments],
         keys: list[Hashable],
         numbers: dict[Hashable, int],
         decoded: Callable[[Arguments], Details],
-    ) -> Int32:
-        """(n,) number of each event's details; new ones are decoded from the first event that has them."""
-        numbers.setdefault(None, -1)
+    ) -> list[int]:
+        """The number of each event's details; new ones are decoded from the first event that has them."""
         found = list(map(numbers.get, keys))
         if None in found:
-            for index, number in enumerate(found):
-                if number is not None:
-                    continue
-                key = keys[index]
-                known = numbers.get(key)
-                if known is None:
-                    known = numbers[key] = len(self._details)
-                    self._details.append(decoded(arguments[index]))
-                found[index] = known
-        return packed(cast("list[int]", found), "i")
+            for key, args in zip(keys, arguments, strict=True):
+                if key not in numbers:
+                    numbers[key] = len(self._details)
+                    self._details.append(decoded(args))
+            found = list(map(numbers.get, keys))
+        return cast("list[int]", found)
+
+    def _host_details(self, args: Arguments) -> Details:
+        dtypes = self._decoded(args.dtypes, _TEXTS)
+        return Details(
+            shapes=self._decoded(args.shapes if args.shapes is not NOTHING else args.old_shapes, _SHAPES),
+            strides=self._decoded(args.strides, _SHAPES),
+            dtypes=None if dtypes is None else tuple(map(str, dtypes)),
+            concrete=self._decoded(args.concrete, _TEXTS),
+            collective=_collective(args),
+        )
+
+    def _decoded(self, raw: Raw, expected: msgspec.json.Decoder[Any]) -> tuple[Any, ...] | None:
+        """The list as tuples. Each text is decoded once: most events share them."""
+        if raw is NOTHING:
+            return None
+        text = bytes(raw)
+        if text not in self._known:
+            try:
+                value = expected.decode(text)
+            except (msgspec.DecodeError, RecursionError):
+                value = _frozen(value_of(raw))
+            self._known[text] = value if isinstance(value, tuple) else None
+        return self._known[text]
 
 
 def _collective_key(args: Arguments) -> bytes:
-    return _BETWEEN.join([getattr(args, attribute) for _, attribute in COLLECTIVE_KEYS])
+    return _join([getattr(args, attribute) for attribute in COLLECTIVE_KEYS.values()])
 
 
 def _device_details(args: Arguments) -> Details:
@@ -321,47 +330,14 @@ def _device_details(args: Arguments) -> Details:
     )
 
 
-class _Decoder:
-    """Decodes each text of shapes, types and inputs once: most events share them."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, tuple[Any, ...] | None] = {}
-
-    def host_details(self, args: Arguments) -> Details:
-        """The details of an operator or annotation."""
-        dtypes = self._decoded(args.dtypes, _TEXTS)
-        return Details(
-            shapes=self._decoded(args.shapes if args.shapes is not NOTHING else args.old_shapes, _SHAPES),
-            strides=self._decoded(args.strides, _SHAPES),
-            dtypes=None if dtypes is None else tuple(map(str, dtypes)),
-            concrete=self._decoded(args.concrete, _TEXTS),
-            collective=_collective(args),
-        )
-
-    def _decoded(self, raw: msgspec.Raw, expected: msgspec.json.Decoder[Any]) -> tuple[Any, ...] | None:
-        if raw is NOTHING:
-            return None
-        text = bytes(raw)
-        try:
-            return self._known[text]
-        except KeyError:
-            pass
-        try:
-            value = expected.decode(text)
-        except (msgspec.DecodeError, RecursionError):
-            value = _frozen(value_of(raw))
-        self._known[text] = value if isinstance(value, tuple) else None
-        return self._known[text]
-
-
 def _collective(args: Arguments) -> dict[str, Any] | None:
     if args.collective is NOTHING:
         return None
-    values = {key: getattr(args, attribute) for key, attribute in COLLECTIVE_KEYS}
+    values = {key: getattr(args, attribute) for key, attribute in COLLECTIVE_KEYS.items()}
     return {key: _frozen(value_of(raw)) for key, raw in values.items() if raw is not NOTHING}
 
 
-def _dimensions(raw: msgspec.Raw) -> tuple[int, ...] | None:
+def _dimensions(raw: Raw) -> tuple[int, ...] | None:
     if raw is NOTHING:
         return None
     value = value_of(raw)

@@ -170,6 +170,66 @@ class Repeats(msgspec.Struct, frozen=True, kw_only=True):
     recordings: tuple[Repeat, ...]
 
 
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the loop's thread was seen.
+
+    ``line`` is the cell's outermost line on the stack, ``called`` the function that it calls; ``file`` (empty: the
+    cell), ``function`` and ``at`` (its line) are of the innermost frame of the user's own files; ``leaf`` is the
+    function that ran. ``ns``: its length where it was measured, 0 where one look saw it.
+    """
+
+    line: int | None = None
+    file: str = ""
+    function: str = ""
+    at: int = 0
+    leaf: str = ""
+    called: str = ""
+    ns: int = 0
+
+
+class LoopStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One unprofiled step of the loop, mark to mark, by the host's clock; what ipyprof itself took is left out.
+
+    ``waited_ns`` is what its batches were waited for, ``epoch_start``: one of them was the first of its epoch.
+    ``ready`` batches lay ready in the loader's queue at its end, ``made`` were made since the loop began;
+    ``all_busy``: every worker of the loader was at work then. ``behind_pause``: one of ours lies right before it.
+    """
+
+    ns: int
+    waited_ns: int = 0
+    epoch_start: bool = False
+    ready: int = -1
+    made: int = -1
+    all_busy: bool = False
+    behind_pause: bool = False
+
+
+class WholeLoop(msgspec.Struct, frozen=True, kw_only=True):
+    """Every unprofiled step of the loop, and the rest of the cell's time.
+
+    Attributes:
+        cell_ns: wall time of the cell; before_ns: before the loop's first mark; behind_ns: behind its last.
+        ours_ns: our own pauses in it, recorded and warm-up steps left out.
+        profiled_ns, profiled_steps: steps of warm-up and recording.
+        steps: the unprofiled ones, in order.
+        first_after: index of the first one behind the recording.
+        more_steps, more_ns: further steps that were not kept one by one.
+        samples: (index of the step, sample).
+    """
+
+    cell_ns: int
+    before_ns: int = 0
+    behind_ns: int = 0
+    ours_ns: int = 0
+    profiled_ns: int = 0
+    profiled_steps: int = 0
+    steps: tuple[LoopStep, ...] = ()
+    first_after: int = 0
+    more_steps: int = 0
+    more_ns: int = 0
+    samples: tuple[tuple[int, Sample], ...] = ()
+
+
 class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a live run knows that its trace does not carry. Saved in the trace under the key ``ipyprof``.
 
@@ -211,6 +271,9 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
         items: work per step, or ``None``; unit: its name.
         name: the run's title, or ``None``.
         repeats: what all recordings of the loop said, where there were several.
+        loop: every unprofiled step of the loop; ``None`` = no loop was marked.
+        profiled_before: a profiler of ours ran in this process before: CUPTI stays attached, and costs every launch.
+        attached: how many times as long unprofiled steps take behind the recording as before it, where that was seen.
     """
 
     version: int = 1
@@ -251,3 +314,6 @@ class LiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = "items"
     name: str | None = None
     repeats: Repeats | None = None
+    loop: WholeLoop | None = None
+    profiled_before: bool = False
+    attached: float | None = None

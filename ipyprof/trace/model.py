@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from ipyprof.trace.live import LiveRecord
-
+from ipyprof.trace.live import LiveRecord
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -103,10 +101,8 @@ class Trace:
         memory: the allocator's records; empty arrays where there are none.
         refused: requests that it could not serve (``[OutOfMemory]``): ``delta_bytes`` is what was asked for, the totals
             are those of that moment, there is no address.
-        flows: forward to backward links as (k, 4) int64 rows: forward tid, forward ns, backward tid, backward ns.
         devices: what the file says of its devices.
         metadata: the file's other top-level keys (small ones), such as ``record_shapes``, ``distributedInfo``.
-        thread_names: tid → name where the file has one.
         damage: what was skipped, by reason, with its count. Empty for a sound file.
         live: what a live run saved beside the trace (key ``ipyprof``), or ``None``.
         path: where it came from, for messages.
@@ -128,12 +124,10 @@ class Trace:
     names: tuple[str, ...]
     details: tuple[Details, ...]
     memory: MemoryRecords
-    flows: Int64
     origin_ns: int = 0
     base_ns: int = 0
     devices: tuple[DeviceInfo, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    thread_names: Mapping[int, str] = field(default_factory=dict)
     damage: Mapping[str, int] = field(default_factory=dict)
     live: LiveRecord | None = None
     path: str = ""
@@ -162,8 +156,6 @@ class Trace:
 
 def no_events() -> Trace:
     """The trace of a run that recorded nothing."""
-    import numpy as np
-
     wide, narrow, kinds = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)
     return Trace(
         start_ns=wide,
@@ -182,6 +174,5 @@ def no_events() -> Trace:
         names=(),
         details=(),
         memory=MemoryRecords.none(),
-        flows=np.empty((0, 4), np.int64),
         path="nothing recorded",
     )

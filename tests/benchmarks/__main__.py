@@ -72,8 +72,8 @@ class Taken:
 
 def measured(path: Path, rounds: int) -> dict[str, Taken]:
     """Least seconds of ``decode``, ``read`` and ``full``, taken in turn."""
+    from ipyprof.report.build import report_of
     from ipyprof.report.report import Source
-    from ipyprof.run import report_of
     from ipyprof.trace.reader import parse_trace
 
     data = path.read_bytes()
@@ -115,9 +115,9 @@ def peak_bytes(path: Path) -> tuple[int, int]:
 
 
 def _print_peak(path: Path) -> None:
-    from ipyprof import api
+    from ipyprof import saved
+    from ipyprof.report.build import report_of
     from ipyprof.report.report import Source
-    from ipyprof.run import report_of
     from ipyprof.trace.model import no_events
 
     def peak() -> int:
@@ -129,7 +129,7 @@ def _print_peak(path: Path) -> None:
 
     report_of(no_events(), Source(kind="file", path=""))  # everything that is needed is imported
     before = peak()
-    api.load(path)
+    saved.load(path)
     print(peak(), before)
 
 

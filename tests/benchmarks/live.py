@@ -11,8 +11,8 @@ def live_seconds(steps: int = 400, device: str = "cpu", *, table: bool = True) -
     """(events, seconds of export, reading, report and dashboard, seconds of ``key_averages().table()`` or ``None``)."""
     import torch
 
+    from ipyprof.report.build import report_of
     from ipyprof.report.report import Source
-    from ipyprof.run import report_of
     from ipyprof.show.html import bundle
     from ipyprof.trace.reader import read_trace
 

@@ -147,13 +147,13 @@ def open_tab(panel: Any, name: str) -> None:
 
 def test_each_run_shows_dashboard_and_panel(session: Any) -> None:
     # given two runs, when the page is read, then each has its dashboard and its panel
-    assert session.locator("text=Memory heartbeat").count() == 2
+    assert session.locator(".jp-OutputArea-output >> text=Memory heartbeat").count() == 2
     assert session.locator(".jupyter-widgets.widget-tab").count() == 2
 
 
 def test_the_card_and_the_explanation_are_there(session: Any) -> None:
     # given the comparison and the explanation, when the page is read, then both are drawn as rich output
-    assert session.locator("text=both bars on the same scale").count() == 1
+    assert session.locator(".jp-OutputArea-output >> text=both bars on the same scale").count() == 1
     assert session.locator('img[alt^="Step of "]').count() >= 4
     assert session.locator("h3", has_text="shorter than their launch").count() == 1
 
@@ -244,10 +244,10 @@ def saved(session: Any, root: Path) -> Any:
 
 def reads(page: Any) -> None:
     """Both dashboards and the card stand there: verdict, table and plots."""
-    page.locator("text=both bars on the same scale").wait_for(timeout=20_000)
-    assert page.locator("text=both bars on the same scale").count() == 1
+    page.locator(".jp-OutputArea-output >> text=both bars on the same scale").wait_for(timeout=20_000)
+    assert page.locator(".jp-OutputArea-output >> text=both bars on the same scale").count() == 1
     for words in ("Memory heartbeat", "Top operators on the host"):
-        assert page.locator("b", has_text=words).count() == 2
+        assert page.locator(".jp-OutputArea-output h4", has_text=words).count() == 2
     assert page.locator("div", has_text="holds this step back").count() > 0
     drawn = page.evaluate(PICTURES)
     assert all(whole for _, whole in drawn)
@@ -296,7 +296,7 @@ def test_notebook_7_shows_dashboard_and_panel(session: Any, context: Any, server
     page.wait_for_function(READY, timeout=60_000)
     page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
     # then the dashboard and the panel are there, and the panel answers
-    page.locator("b", has_text="Memory heartbeat").wait_for(timeout=90_000)
+    page.locator(".jp-OutputArea-output h4", has_text="Memory heartbeat").wait_for(timeout=90_000)
     panel = page.locator(".jupyter-widgets.widget-tab")
     panel.wait_for(timeout=10_000)
     panel.locator('input[placeholder="part of a name"]').fill("tanh")

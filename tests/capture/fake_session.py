@@ -6,7 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+from ipyprof.capture.cell import CompiledCell, compile_cell, run_cell
+from ipyprof.capture.loop_clock import LoopClock
+from ipyprof.capture.recording import Recording
+from ipyprof.capture.session import Session
 from ipyprof.capture.steps import StepDetector
 from ipyprof.options import Options
 from ipyprof.trace.live import LoaderSeen
@@ -19,7 +22,7 @@ class FakeSession:
         log: every call but ``range`` and ``check_limit``, such as ``"plan 6 1"`` and ``"mark 2"``.
         described: the arguments of ``describe``.
         ranges: the lines of the ranges that were asked for.
-        iterable, loaders: the arguments of ``draws``.
+        iterable, loaders: what was described beside them.
     """
 
     def __init__(self, *, record: range = range(0), over_after: int = 2**60) -> None:
@@ -30,6 +33,7 @@ class FakeSession:
         self.loaders: Callable[[], tuple[LoaderSeen, ...]] = tuple
         self.recording = False
         self.over = False
+        self.clock = LoopClock()
         self._record = record
         self._over_after = over_after
 
@@ -68,15 +72,30 @@ class FakeSession:
     def check_limit(self) -> None:
         """The fake has no limit."""
 
-    def describe(self, **fields: Any) -> None:
+    def describe(self, *, iterable: str, loaders: Callable[[], tuple[LoaderSeen, ...]], **fields: Any) -> None:
         self.described.append(fields)
-
-    def draws(self, iterable: str, loaders: Callable[[], tuple[LoaderSeen, ...]]) -> None:
         self.iterable, self.loaders = iterable, loaders
 
     def range(self, line: int) -> AbstractContextManager[Any]:
         self.ranges.append(line)
         return nullcontext()
+
+
+def detector_for(compiled: CompiledCell, options: Options, session: Any, **more: Any) -> StepDetector:
+    """The detector of this cell's steps."""
+    return StepDetector(options, session, compiled.loops, compiled.text, filename=compiled.filename, **more)
+
+
+def record(shell: Any, cell: str, options: Options) -> tuple[Recording, BaseException | None]:
+    """What a real session records of a cell, and what the cell raised."""
+    compiled = compile_cell(shell, cell)
+    session = Session(options, source=compiled.source, cell_name=compiled.filename)
+    detector = detector_for(compiled, options, session)
+    try:
+        run_cell(shell, compiled, detector=detector)
+    except Exception as error:
+        return session.finish(error), error
+    return session.finish(), None
 
 
 class Run:
@@ -85,12 +104,7 @@ class Run:
     def __init__(self, shell: Any, cell: str, options: Options, session: FakeSession, **detector: Any) -> None:
         self.session = session
         self.compiled = compile_cell(shell, cell)
-        if detector:
-            self.detector = StepDetector(
-                options, session, self.compiled.loops, self.compiled.text, filename=self.compiled.filename, **detector
-            )
-        else:
-            self.detector = detector_for(self.compiled, options, session)
+        self.detector = detector_for(self.compiled, options, session, **detector)
         shell.user_ns["user_step"] = self.detector.user_step
         self.value = run_cell(shell, self.compiled, detector=self.detector)
 

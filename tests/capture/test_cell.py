@@ -14,9 +14,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import output_can_be_silenced
 
 import __main__
-from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.options import Options
-from tests.capture.fake_session import FakeSession, Run
+from tests.capture.fake_session import FakeSession, Run, detector_for
 from tests.colours import without_colours
 
 
@@ -115,7 +115,11 @@ def test_the_shells_interactivity_is_kept(magic: Any, capsys: Any, interactivity
     magic.ast_node_interactivity = interactivity
     compiled_cell = compile_cell(magic, "1\n2\n3")
     with magic.display_trap:
-        value = run_cell(magic, compiled_cell, detector=detector_for(compiled_cell, Options(), FakeSession()))
+        value = run_cell(
+            magic,
+            compiled_cell,
+            detector=detector_for(compiled_cell, Options(), FakeSession()),
+        )
         if value is not None:
             magic.displayhook(value)
     printed = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("Out")]
@@ -297,7 +301,14 @@ def test_a_cell_of_nineteen_loops_inside_each_other_runs_as_written(magic: Any) 
     cell = "\n".join("    " * level + f"for i{level} in range(1):" for level in range(depth))
     compiled_cell = compile_cell(magic, cell + "\n" + "    " * depth + "x = 5\nx")
     assert compiled_cell.parts[0].marked is None
-    assert run_cell(magic, compiled_cell, detector=detector_for(compiled_cell, Options(), FakeSession())) == 5
+    assert (
+        run_cell(
+            magic,
+            compiled_cell,
+            detector=detector_for(compiled_cell, Options(), FakeSession()),
+        )
+        == 5
+    )
 
 
 def test_the_source_has_the_magic_line_first(magic: Any) -> None:

@@ -86,4 +86,3 @@ def test_a_cell_without_marks_is_recorded_no_longer_than_the_limit() -> None:
     assert recording.trace_path is not None
     assert recording.live.partial == "stopped after 0.05 s (--limit) in the cell"
     assert "ipyprof limit" not in names()
-    recording.discard()

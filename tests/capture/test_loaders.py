@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import ipyprof
 from ipyprof.capture import loaders as loaders_module
-from ipyprof.capture import recording
+from ipyprof.capture import probes
 from ipyprof.capture.loaders import Loaders, drawn_name, on_gpu
 from ipyprof.capture.probes import usable_cores
 from ipyprof.capture.watch import Watch
@@ -119,7 +119,6 @@ def test_loader_with_workers() -> None:
         multiprocessing_context="fork",
     )
     seen = seen_by(loader, epochs=2)
-
     assert (seen.workers, seen.prefetch_factor, seen.persistent) == (1, 3, True)
     assert (seen.batches, seen.epochs, len(seen.first_waits_ns)) == (4, 2, 2)
 
@@ -140,7 +139,6 @@ def test_loader_with_workers() -> None:
 )
 def test_what_is_known_of_a_loader(loader: Callable[[], Any], fields: dict[str, Any]) -> None:
     seen = seen_by(loader())
-
     assert {name: getattr(seen, name) for name in fields} == fields
 
 
@@ -155,7 +153,6 @@ def test_a_hugging_face_dataset_is_told_from_a_package_of_that_name(
     dataset = Moving()
     dataset._format_type = "torch"  # type: ignore[attr-defined]
     seen = seen_by(DataLoader(dataset, sampler=range(3)))
-
     assert (seen.holds, seen.formatted) == known
 
 
@@ -168,7 +165,6 @@ def test_user_code_is_not_called() -> None:
 
 def test_a_large_dataset_is_not_searched_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders_module, "LOOKED_AT", 3)
-
     assert on_gpu([torch.zeros(1) for _ in range(5)]) is None
     assert on_gpu([torch.zeros(1)]) is False
 
@@ -198,7 +194,6 @@ def test_nothing_is_counted_once_it_is_off() -> None:
     loaders = Loaders()
     loaders.on = False
     loaders.fetched(iter(DataLoader([1])), 1)
-
     assert loaders.seen() == ()
 
 
@@ -212,7 +207,6 @@ def test_the_loader_that_was_waited_for_longest_comes_first() -> None:
         loaders.fetched(iterator, 1)
         other = iter(DataLoader(TensorDataset(ROWS.clone()), batch_size=size))
         loaders.fetched(other, 1)
-
     assert next(seen.batch_size for seen in loaders.seen()) == 2
 
 
@@ -239,18 +233,16 @@ def test_a_loop_over_a_generator_is_told_to_the_session(shell: Any) -> None:
 def test_a_loop_over_a_loader_is_told_to_the_session(shell: Any) -> None:
     shell.user_ns["data"] = DataLoader(TensorDataset(ROWS), batch_size=1)
     run = Run(shell, "for x in data:\n    pass", Options(), FakeSession())
-
     (seen,) = run.session.loaders()
     assert run.session.iterable == "torch.utils.data.dataloader.DataLoader"
     assert (seen.dataset, seen.batches) == ("torch.utils.data.dataset.TensorDataset", 6)
 
 
-def test_nothing_is_counted_after_the_last_mark(shell: Any) -> None:
+def test_batches_are_counted_until_the_cell_ends(shell: Any) -> None:
     shell.user_ns["data"] = DataLoader(TensorDataset(ROWS), batch_size=1)
     run = Run(shell, "for x in data:\n    pass", Options(), FakeSession(over_after=2))
-
     (seen,) = run.session.loaders()
-    assert seen.batches == 3
+    assert seen.batches == len(ROWS)
 
 
 def test_classes_of_the_cell_cannot_be_imported_by_a_new_process(shell: Any) -> None:
@@ -265,7 +257,6 @@ for x in DataLoader(Mine()):
     pass
 """
     run = Run(shell, cell, Options(), FakeSession())
-
     (seen,) = run.session.loaders()
     assert (seen.dataset, seen.importable) == ("Mine", False)
 
@@ -320,14 +311,13 @@ def test_cores_are_the_affinity_or_a_smaller_quota(tmp_path: Path, files: dict[s
 def test_cores_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-
     assert usable_cores(tmp_path) is None
 
 
 def test_a_profiled_loop_gets_the_advice_for_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the iterator to the sentence, on the CPU."""
     # given a loop that does nothing but wait for its items, and eight cores
-    monkeypatch.setattr(recording, "usable_cores", lambda: 8.0)
+    monkeypatch.setattr(probes, "usable_cores", lambda: 8.0)
     data = DataLoader(Sleeping(), sampler=range(12))
     # when it is profiled
     with ipyprof.profile(quiet=True, wait=1, warmup=1, active=3) as run:

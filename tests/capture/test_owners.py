@@ -15,27 +15,29 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ipyprof.capture import owners
-from ipyprof.capture import owners as objects
-from ipyprof.capture.owners import namespaces, owners_of
+from ipyprof.capture import looking, owners
+from ipyprof.capture.owners import Namespaces, namespaces, owners_of
 from ipyprof.trace.live import Owner
+
+
+def look(names: dict[str, Any], **results: Any) -> tuple[tuple[Owner, ...], bool]:
+    """What one namespace holds, and whether that is all; ``results``: ``Out`` and ``_``."""
+    return owners_of(Namespaces([names], [], results))
 
 
 def names(**namespace: Any) -> dict[str, tuple[str, int]]:
     """Name → (role, bytes) of what a namespace holds."""
-    found, _ = owners_of([namespace])
+    found, _ = look(namespace)
     return {owner.name: (owner.role, owner.bytes) for owner in found}
 
 
 def table(**namespace: Any) -> tuple[Owner, ...]:
-    return owners_of([namespace])[0]
+    return look(namespace)[0]
 
 
 def test_a_tensor_is_found_under_its_name_with_its_address() -> None:
     x = torch.zeros(100)
-
     (owner,) = table(x=x)
-
     assert owner == Owner(
         address=x.untyped_storage().data_ptr(), device=-1, bytes=400, name="x", role="tensor", variable="x"
     )
@@ -43,13 +45,11 @@ def test_a_tensor_is_found_under_its_name_with_its_address() -> None:
 
 def test_views_share_a_storage_and_count_once() -> None:
     x = torch.zeros(100)
-
     assert names(x=x, row=x[:10], other=x.view(10, 10)) == {"x": ("tensor", 400)}
 
 
 def test_the_shortest_name_wins() -> None:
     x = torch.zeros(10)
-
     assert list(names(box={"a": [x]}, y=x)) == ["y"]
 
 
@@ -101,9 +101,7 @@ def test_a_training_is_named_by_model_and_layer() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.zeros(2, 4)).sum().backward()
     optimizer.step()
-
     found = names(optimizer=optimizer, parameters=list(model.parameters()), model=model)
-
     assert found["model.0.weight"] == ("parameter", 48)
     assert found["model.0.weight.grad"] == ("gradient", 48)
     assert found["model.1.running_mean"] == ("buffer", 12)
@@ -112,27 +110,17 @@ def test_a_training_is_named_by_model_and_layer() -> None:
     assert "parameters[0]" not in found
 
 
-def test_a_bare_tensor_that_an_optimizer_steps_is_a_parameter_under_its_own_name() -> None:
+def test_what_only_an_optimizer_tells_is_a_parameter() -> None:
     weight = torch.zeros(5, requires_grad=True)
-
-    found = names(optimizer=torch.optim.SGD([weight]), weight=weight)
-
-    assert found == {"weight": ("parameter", 20)}
-
-
-def test_a_parameter_that_only_the_optimizer_knows_is_named_by_its_place() -> None:
-    found = names(optimizer=torch.optim.SGD([torch.zeros(5, requires_grad=True)]))
-
-    assert found == {"optimizer parameter 0": ("parameter", 20)}
+    assert names(optimizer=torch.optim.SGD([weight]), weight=weight) == {"weight": ("parameter", 20)}
+    assert names(optimizer=torch.optim.SGD([weight])) == {"optimizer parameter 0": ("parameter", 20)}
 
 
 def test_a_kept_loss_names_what_its_graph_has_saved() -> None:
     """E15: the bytes of the leak are not the loss but what its graph saved."""
     weight = torch.zeros(8, 8, requires_grad=True)
     losses = [(weight @ weight).exp().sum() for _ in range(2)]
-
     found = table(weight=weight, losses=losses)
-
     saved = [owner for owner in found if owner.role == "graph"]
     assert [(owner.name, owner.bytes, owner.variable) for owner in saved] == [
         ("graph of losses[0]", 256, "losses"),
@@ -142,18 +130,14 @@ def test_a_kept_loss_names_what_its_graph_has_saved() -> None:
 
 def test_a_tensor_that_a_list_holds_too_tells_both() -> None:
     loss = torch.zeros(3)
-
     (owner,) = table(loss=loss, losses=[loss.detach()])
-
     assert (owner.name, owner.also) == ("loss", "losses")
 
 
 def test_a_graph_whose_tensor_a_list_holds_too_tells_both() -> None:
     weight = torch.zeros(8, 8, requires_grad=True)
     loss = weight.exp().sum()
-
     saved = [owner for owner in table(weight=weight, loss=loss, losses=[loss]) if owner.role == "graph"]
-
     assert [(owner.variable, owner.also) for owner in saved] == [("loss", "losses")]
 
 
@@ -163,18 +147,14 @@ def test_of_several_that_hold_a_loss_too_the_one_that_holds_most_is_told(own: st
     weight = torch.zeros(8, 8, requires_grad=True)
     losses = [weight.exp().sum() for _ in range(4)]
     newest = losses[-1] if own == "loss" else [losses[-1]]
-
     found = table(weight=weight, **{own: newest}, last={"loss": losses[-1]}, losses=losses)
-
     holders = {(owner.variable, owner.also) for owner in found if owner.role in ("graph", "tensor")} - {("weight", "")}
     assert {also or variable for variable, also in holders} == {"losses"}
 
 
 def test_a_list_that_holds_more_than_any_other_is_not_given_to_another() -> None:
     losses = [torch.zeros(3) for _ in range(4)]
-
     found = table(losses=losses, newest=[[losses[-1]]])
-
     assert {(owner.variable, owner.also) for owner in found} == {("losses", "")}
 
 
@@ -186,9 +166,7 @@ def test_what_a_kept_graph_has_saved_tells_the_list_that_holds_its_loss_too() ->
         hidden = weight.exp()
         loss = hidden.sum()
         losses.append(loss)
-
     found = {owner.name: owner for owner in table(weight=weight, hidden=hidden, loss=loss, losses=losses)}
-
     assert (found["hidden"].variable, found["hidden"].also) == ("hidden", "losses")
 
 
@@ -209,9 +187,7 @@ class Masked(torch.autograd.Function):
 
 def test_what_a_function_of_the_users_keeps_on_its_context_is_its_graphs() -> None:
     weight = torch.zeros(100, requires_grad=True)
-
     found = table(weight=weight, losses=[Masked.apply(weight).sum()])
-
     assert sorted(owner.bytes for owner in found if owner.role == "graph") == [12, 20, 100]
 
 
@@ -219,7 +195,6 @@ def test_a_graph_after_backward_holds_nothing() -> None:
     weight = torch.zeros(8, 8, requires_grad=True)
     loss = weight.exp().sum()
     loss.backward()
-
     assert all(owner.role != "graph" for owner in table(loss=loss))
 
 
@@ -234,9 +209,7 @@ def test_checkpoints_and_saving_hooks_are_not_run() -> None:
     kept = checkpoint(run, x, use_reentrant=False)
     with torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: calls.append("unpack") or one):
         packed = x.exp()
-
     table(kept=kept, packed=packed)
-
     assert calls == ["forward"]
 
 
@@ -304,7 +277,7 @@ def test_hostile_objects_see_no_call_and_are_opened_all_the_same() -> None:
         "tensor": tensor,
     }
 
-    found, complete = owners_of([namespace])
+    found, complete = look(namespace)
 
     assert complete
     assert {owner.name: owner.bytes for owner in found} == {
@@ -365,41 +338,21 @@ def test_what_is_lazy_stays_lazy() -> None:
     assert started == []
 
 
-def test_a_huge_list_is_looked_at_from_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "MOST_ITEMS", 4)
-
-    found, complete = owners_of([{"rows": [torch.zeros(1) for _ in range(10)]}])
-
+@pytest.mark.parametrize("container", [dict, deque, list])
+def test_a_huge_container_is_looked_at_from_both_ends(monkeypatch: pytest.MonkeyPatch, container: type) -> None:
+    monkeypatch.setattr(looking, "MOST_ITEMS", 4)
+    rows = [torch.zeros(at + 1) for at in range(10)]
+    found, complete = look({"rows": dict(enumerate(rows)) if container is dict else container(rows)})
     assert not complete
     assert sorted(owner.name for owner in found) == ["rows[0]", "rows[1]", "rows[8]", "rows[9]"]
 
 
-def test_the_number_of_objects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners, "MOST_OBJECTS", 100)
-
-    found, complete = owners_of([{"rows": [[torch.zeros(1)] for _ in range(1_000)]}])
-
+@pytest.mark.parametrize(("limit", "value"), [("MOST_OBJECTS", 100), ("MOST_NS", 0)])
+def test_objects_and_time_are_bounded(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    monkeypatch.setattr(owners, limit, value)
+    found, complete = look({"rows": [[torch.zeros(1)] for _ in range(1_000)]})
     assert not complete
     assert len(found) <= 100
-
-
-def test_the_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners, "MOST_NS", 0)
-
-    _, complete = owners_of([{"rows": [[] for _ in range(1_000)]}])
-
-    assert not complete
-
-
-@pytest.mark.parametrize("container", [dict, deque])
-def test_the_newest_of_a_huge_container_is_looked_at(monkeypatch: pytest.MonkeyPatch, container: type) -> None:
-    monkeypatch.setattr(objects, "MOST_ITEMS", 4)
-    rows = [torch.zeros(at + 1) for at in range(10)]
-
-    found, complete = owners_of([{"rows": dict(enumerate(rows)) if container is dict else deque(rows)}])
-
-    assert not complete
-    assert sorted(owner.name for owner in found) == ["rows[0]", "rows[1]", "rows[8]", "rows[9]"]
 
 
 NESTED = 300
@@ -416,11 +369,7 @@ def test_what_else_is_in_the_notebook_leaves_room_for_models_results_and_graphs(
     monkeypatch.setattr(owners, "MOST_OBJECTS", 10 * NESTED)
     model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False))))
     losses = [model(torch.ones(5, 2)).exp().sum()]
-
-    found, complete = owners_of(
-        [{**large_notebook(), "model": model, "losses": losses}], results={"Out": {3: torch.zeros(7)}}
-    )
-
+    found, complete = look({**large_notebook(), "model": model, "losses": losses}, Out={3: torch.zeros(7)})
     assert not complete
     assert {"model.0.0.0.weight", "losses[0]", "Out[3]", "graph of losses[0]"} <= {owner.name for owner in found}
 
@@ -430,9 +379,7 @@ def test_when_names_take_all_their_time_there_is_some_for_graphs(monkeypatch: py
     monkeypatch.setattr("time.perf_counter_ns", lambda: next(clock))
     monkeypatch.setattr(owners, "MOST_NS", 100_000)
     weight = torch.zeros(8, 8, requires_grad=True)
-
-    found, complete = owners_of([{"losses": [weight.exp().sum()], **large_notebook()}])
-
+    found, complete = look({"losses": [weight.exp().sum()], **large_notebook()})
     assert not complete
     assert "graph of losses[0]" in {owner.name for owner in found}
 
@@ -442,9 +389,7 @@ def test_of_many_kept_graphs_the_newest_are_looked_at_first(monkeypatch: pytest.
     monkeypatch.setattr(owners, "MOST_OBJECTS", 20)
     weight = torch.zeros(8, 8, requires_grad=True)
     losses = [weight.exp().sum() for _ in range(10)]
-
-    found, complete = owners_of([{"losses": losses}])
-
+    found, complete = look({"losses": losses})
     graphs = {owner.name for owner in found if owner.role == "graph"}
     assert not complete
     assert "graph of losses[9]" in graphs
@@ -454,7 +399,6 @@ def test_of_many_kept_graphs_the_newest_are_looked_at_first(monkeypatch: pytest.
 def test_a_container_in_itself_ends() -> None:
     rows: list[Any] = [torch.zeros(2)]
     rows.append(rows)
-
     assert names(rows=rows) == {"rows[0]": ("tensor", 8)}
 
 
@@ -462,7 +406,6 @@ def test_tensors_without_memory_are_left_out() -> None:
     found = names(
         meta=torch.zeros(4, device="meta"), sparse=torch.zeros(4).to_sparse(), empty=torch.zeros(0), none=None
     )
-
     assert found == {}
 
 
@@ -476,7 +419,7 @@ def test_looking_keeps_nothing_alive() -> None:
     watched = [weakref.ref(thing), weakref.ref(thing.weight), weakref.ref(thing.kept[0])]
     before = sys.getrefcount(thing.weight)
 
-    owners_of([{"thing": thing}])
+    look({"thing": thing})
 
     after = sys.getrefcount(thing.weight)
     assert after == before
@@ -490,7 +433,7 @@ def test_looking_keeps_nothing_alive() -> None:
 
 def held(error: BaseException | None = None) -> list[str]:
     with namespaces(error) as spaces:
-        found, _ = owners_of(spaces.given, around=spaces.around, results=spaces.results)
+        found, _ = owners_of(spaces)
     return [owner.name for owner in found]
 
 
@@ -503,7 +446,6 @@ def test_locals_of_a_running_function_are_named_and_not_kept() -> None:
         return found, watched() is None
 
     found, gone = train()
-
     assert "batch (in train)" in found
     assert gone
 
@@ -521,7 +463,6 @@ def test_what_runs_the_shell_is_looked_at_last(shell: Any) -> None:
         shell.run_cell("def train(batch):\n    look()\ntrain(1)").raise_error()
 
     serve(None)
-
     ((given, around),) = seen
     assert "batch (in train)" in given
     assert "connection (in serve)" in around
@@ -548,7 +489,6 @@ def test_what_the_frames_of_an_error_keep_is_named() -> None:
         forward()
     except ValueError as caught:
         error = caught
-
     assert "hidden (in forward)" in held(error)
 
 
@@ -565,7 +505,6 @@ def test_the_frames_of_the_error_behind_an_error_count_too() -> None:
 
     with pytest.raises(RuntimeError) as caught:
         wrapped()
-
     assert "hidden (in forward)" in held(caught.value)
 
 
@@ -573,35 +512,28 @@ def test_what_the_last_error_of_the_notebook_keeps_is_named(shell: Any, monkeypa
     for name in ("last_exc", "last_value"):
         monkeypatch.setattr(sys, name, None, raising=False)
     shell.run_cell("import torch\ndef forward():\n    hidden = torch.zeros(4_321)\n    1 / 0\nforward()")
-
     assert "hidden (in forward, last error)" in held()
 
 
 def test_results_in_out_are_named_and_private_names_are_not(shell: Any) -> None:
     shell.run_cell("import torch\n_private = torch.zeros(77)\ntorch.zeros(9)", store_history=True)
-
     found = held()
-
     assert f"Out[{shell.execution_count - 1}]" in found
     assert not {"_", "__", "_private"} & set(found)
 
 
 def test_a_result_that_has_a_name_too_is_held_by_the_name_however_deep_it_is(shell: Any) -> None:
     cell = "import torch\nbox = {'a': [torch.zeros(9)]}\nbox['a'][0]"
-
     shell.run_cell(cell, store_history=True)
-
     with namespaces() as spaces:
-        found, _ = owners_of(spaces.given, results=spaces.results)
+        found, _ = owners_of(spaces)
     assert [(one.name, one.also) for one in found if one.bytes == 4 * 9] == [("box['a'][0]", "")]
 
 
 def test_a_model_that_only_out_and_its_optimizer_hold_is_named_by_the_optimizer() -> None:
     layer = torch.nn.Linear(3, 5, bias=False)
     optimizer = torch.optim.SGD(layer.parameters())
-
-    (owner,) = owners_of([{"optimizer": optimizer}], results={"Out": {4: layer}, "_": layer})[0]
-
+    (owner,) = look({"optimizer": optimizer}, Out={4: layer}, _=layer)[0]
     assert (owner.name, owner.role) == ("optimizer parameter 0", "parameter")
 
 
@@ -609,16 +541,12 @@ def test_out_goes_before_the_last_result_and_before_what_a_graph_saved() -> None
     weight = torch.zeros(8, 8, requires_grad=True)
     hidden = weight.exp()
     loss = hidden.sum()
-
-    found, _ = owners_of([{"weight": weight, "loss": loss}], results={"Out": {4: hidden.detach()}, "_": hidden})
-
+    found, _ = look({"weight": weight, "loss": loss}, Out={4: hidden.detach()}, _=hidden)
     assert {owner.name for owner in found} == {"weight", "loss", "Out[4]"}
 
 
-def test_what_the_allocator_gave_beyond_what_was_asked_is_rounding() -> None:
+def test_what_the_allocator_gave_is_what_a_name_holds() -> None:
     x, y = torch.zeros(100), torch.zeros(7)
     address = x.untyped_storage().data_ptr()
-
-    found, _ = owners_of([{"x": x, "y": y}], {(-1, address): (512, 400)})
-
-    assert [(one.name, one.bytes, one.rounding) for one in found] == [("x", 512, 112), ("y", 28, 0)]
+    found, _ = owners_of(Namespaces([{"x": x, "y": y}], [], {}), {(-1, address): 512})
+    assert [(one.name, one.bytes) for one in found] == [("x", 512), ("y", 28)]

@@ -13,9 +13,7 @@ import torch
 
 from ipyprof.capture import baseline
 from ipyprof.capture.recording import Recording
-from ipyprof.capture.repeated import RepeatedSession, session_of
-from ipyprof.capture.session import TAKEN, Between, Course, Session
-from ipyprof.capture.steps import repeated_runs
+from ipyprof.capture.session import TAKEN, Session, repeated_runs
 from ipyprof.options import Options
 
 
@@ -31,7 +29,7 @@ class Loop:
         self.ready: list[tuple[int, Recording]] = []
         self.said: list[str] = []
         self.at = 0
-        self.session: RepeatedSession = RepeatedSession(
+        self.session: Session = Session(
             options, status=self.said.append, on_ready=lambda recording: self.ready.append((self.at, recording))
         )
 
@@ -42,11 +40,12 @@ class Loop:
         *,
         known: bool = True,
         closes: bool = True,
+        cycle: int = 1,
     ) -> Recording:
         """The recording of a loop of so many iterations; ``known``: its length is, as that of a ``range``."""
         for self.at in range(length):
             if self.at == 1:
-                self.session.plan(remaining=length - 1 if known else None)
+                self.session.plan(remaining=length - 1 if known else None, cycle=cycle)
             if self.at:
                 self.session.mark(2)
             (torch.ones(8, 8) @ torch.ones(8, 8)).sum()
@@ -61,11 +60,6 @@ def steps_of(recording: Recording) -> list[int]:
     assert recording.trace_path is not None
     names = [event["name"] for event in json.loads(recording.trace_path.read_text())["traceEvents"]]
     return sorted(int(name.split("#")[1]) for name in names if name.startswith("ProfilerStep#"))
-
-
-def discard(recording: Recording) -> None:
-    for one in recording.every:
-        one.discard()
 
 
 # -- how a loop is shared out --
@@ -93,46 +87,6 @@ def test_as_many_recordings_are_made_as_fit(length: int, repeat: int, recorded: 
     count = "1 recording was" if len(recorded) == 1 else f"{len(recorded)} recordings were"
     expected = f"--repeat {repeat}: {count} made: the loop is too short for more"
     assert missing == ([] if len(recorded) == repeat else [expected])
-    discard(recording)
-
-
-@pytest.mark.parametrize(
-    ("length", "more", "wait", "expected"),
-    [
-        (None, 1, None, Between(least_ns=0)),
-        (None, 1, 10, Between(least=10, least_ns=0)),
-        (None, 0, 10, Between()),
-        (40, 0, None, Between()),
-        (20, 2, None, Between(most=1)),
-        (40, 2, None, Between(most=7)),
-        (40, 1, 10, Between(least=10, most=14)),
-        (13, 1, None, Between()),
-    ],
-)
-def test_steps_between_two_recordings(length: int | None, more: int, wait: int | None, expected: Between) -> None:
-    # given a loop whose recording has stopped behind seven steps
-    course = Course(Options(wait=wait, warmup=2, active=3))
-    course.plan(length=length, cycle=1)
-    course.more, course.index = more, 7
-    # when the steps behind it are chosen
-    course.stopped()
-    # then a stated wait is kept, and the loop's end is not passed
-    assert course.between == expected
-
-
-@pytest.mark.parametrize(
-    ("between", "steps", "enough", "over"),
-    [
-        (Between(), 4, False, False),
-        (Between(), 4, True, True),
-        (Between(least=10), 9, True, False),
-        (Between(least=10), 10, True, True),
-        (Between(most=3), 3, False, True),
-        (Between(least=2, most=3), 2, False, False),
-    ],
-)
-def test_end_of_the_steps_between(between: Between, steps: int, enough: bool, over: bool) -> None:
-    assert between.over(steps, enough=enough) is over
 
 
 def test_a_loop_of_unknown_length_is_timed_between_the_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +100,6 @@ def test_a_loop_of_unknown_length_is_timed_between_the_recordings(monkeypatch: p
     assert [(at, one is recording) for at, one in loop.ready] == [(32, True)]
     assert loop.session.over
     assert [len(one.live.baseline_ns) for one in recording.every] == [3, 3, 6]
-    discard(recording)
 
 
 def test_the_steps_between_serve_both_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,14 +109,11 @@ def test_the_steps_between_serve_both_neighbours(monkeypatch: pytest.MonkeyPatch
     assert second.live.wait_ns == first.live.baseline_ns
     assert second.live.baseline == "after"
     assert not second.live.cold
-    discard(first)
-    discard(second)
 
 
 def test_a_stated_wait_lies_before_every_recording() -> None:
     recording = Loop(Options(repeat=2, wait=5, warmup=1, active=2)).run(20)
     assert [steps_of(one) for one in recording.every] == [[6, 7], [14, 15]]
-    discard(recording)
 
 
 def test_at_the_end_nothing_is_handed_over_before() -> None:
@@ -172,7 +122,6 @@ def test_at_the_end_nothing_is_handed_over_before() -> None:
     assert loop.ready == []
     assert len(recording.every) == 2
     assert loop.session.finish() is recording
-    discard(recording)
 
 
 def test_how_the_step_was_found_is_known_to_all() -> None:
@@ -183,23 +132,19 @@ def test_how_the_step_was_found_is_known_to_all() -> None:
     recording = loop.run(40)
     # then both say so
     assert [(one.live.how, one.live.items) for one in recording.every] == [("loop at line 2", 4), ("loop at line 2", 4)]
-    discard(recording)
 
 
 def test_the_status_counts_the_recordings() -> None:
     loop = Loop(Options(repeat=2))
-    discard(loop.run(40))
+    loop.run(40)
     recorded = [text for text in loop.said if text.startswith("recording")]
     assert recorded == ["recording 3 steps (recording 1 of 2)", "recording 3 steps (recording 2 of 2)"]
 
 
 def test_accumulation_is_recorded_in_whole_cycles() -> None:
-    loop = Loop(Options(repeat=2))
-    loop.session.plan = lambda **given: Session.plan(loop.session._session, **given, cycle=4)  # type: ignore[method-assign]
-    recording = loop.run(60)
+    recording = Loop(Options(repeat=2)).run(60, cycle=4)
     assert [len(steps_of(one)) for one in recording.every] == [4, 4]
     assert [one.live.cycle for one in recording.every] == [4, 4]
-    discard(recording)
 
 
 # -- ends --
@@ -235,8 +180,9 @@ def test_an_error_keeps_what_was_recorded(
     assert steps_of(recording) == [2, 3, 4]
     for one in recording.every:
         assert ("repeat", "warn", f"--repeat 3: {_count(whole)} made: {why}") in one.live.notes
-    discard(recording)
-    assert list(tmp_path.iterdir()) == []
+    for one in recording.every:
+        one.discard()
+    assert list(tmp_path.glob("ipyprof-*")) == []
 
 
 def _count(whole: int) -> str:
@@ -283,8 +229,6 @@ def test_the_recording_in_which_memory_ran_out_is_kept(monkeypatch: pytest.Monke
     assert second.live.out_of_memory is not None
     assert not second.live.out_of_memory.later
     assert repeat_notes(first) == [f"--repeat 3: 1 recording was made: OutOfMemoryError in step {at - 9} of 3"]
-    discard(first)
-    discard(second)
 
 
 def test_a_short_loop_of_unknown_length_is_recorded_as_often_as_asked() -> None:
@@ -295,7 +239,6 @@ def test_a_short_loop_of_unknown_length_is_recorded_as_often_as_asked() -> None:
     assert [len(one.live.baseline_ns) for one in recording.every] == [3, 3, 33]
     assert [one.live.baseline for one in recording.every] == ["after"] * 3
     assert repeat_notes(recording) == []
-    discard(recording)
 
 
 def test_memory_that_runs_out_later_is_told_by_every_recording() -> None:
@@ -314,7 +257,6 @@ def test_memory_that_runs_out_later_is_told_by_every_recording() -> None:
     assert recording.live.out_of_memory is not None
     assert recording.live.out_of_memory.later
     assert recording.live.out_of_memory.tried_bytes == 2 * 2**20
-    discard(recording)
 
 
 def test_the_users_profiler_ends_the_recordings() -> None:
@@ -334,7 +276,6 @@ def test_the_users_profiler_ends_the_recordings() -> None:
     assert [steps_of(one) for one in recording.every] == [[4, 5, 6]]
     assert ("repeat", "warn", f"--repeat 3: 1 recording was made: {TAKEN}") in recording.live.notes
     assert any(event.key == "aten::mm" for event in user["profiler"].key_averages())
-    discard(recording)
 
 
 def test_a_profiler_that_does_not_start_again_leaves_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,45 +295,33 @@ def test_a_profiler_that_does_not_start_again_leaves_the_first(monkeypatch: pyte
     assert [steps_of(one) for one in recording.every] == [[4, 5, 6]]
     assert ("repeat", "warn", "--repeat 3: 1 recording was made: the profiler did not start") in recording.live.notes
     assert len(started) == 2
-    discard(recording)
 
 
 def test_each_recording_has_the_limit_to_itself() -> None:
-    recording = Loop(Options(repeat=2, limit_s=0.02)).run(40, lambda _index: time.sleep(0.012))
+    recording = Loop(Options(repeat=2, limit_s=0.1)).run(20, lambda _index: time.sleep(0.06))
     assert len(recording.every) == 2
-    assert {one.live.partial.split(" with ")[0] for one in recording.every} == {"stopped after 0.02 s (--limit)"}
-    discard(recording)
+    assert all(one.live.partial.startswith("stopped after 0.1 s (--limit)") for one in recording.every)
 
 
-def test_a_cell_that_runs_once_says_how_to_run_it_often() -> None:
-    loop = Loop(Options(repeat=3))
-    loop.session.start_cold()
-    loop.session.describe(how="the cell, once", mark="cell", loop_line=None, loop_is_for=False, alternatives=())
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (None, "the cell ran once; --step cell runs it 21 times"),
+        (ValueError("no"), "1 recording was made: ValueError in the cell"),
+    ],
+)
+def test_a_cell_that_runs_once_says_how_to_run_it_often_unless_it_fails(error: Exception | None, why: str) -> None:
+    session = Session(Options(repeat=3))
+    session.start_cold()
+    session.describe(how="the cell, once", mark="cell")
     torch.ones(8, 8) @ torch.ones(8, 8)
-    loop.session.close(1)
-    recording = loop.session.finish()
-    assert ("repeat", "warn", "--repeat 3: the cell ran once; --step cell runs it 21 times") in recording.live.notes
+    if error is None:
+        session.close(1)
+    recording = session.finish(error)
+    assert repeat_notes(recording) == [f"--repeat 3: {why}"]
     assert recording.others == ()
-    discard(recording)
-
-
-def test_a_cell_that_fails_is_not_told_to_run_often() -> None:
-    loop, error = Loop(Options(repeat=3)), ValueError("no")
-    loop.session.start_cold()
-    torch.ones(8, 8) @ torch.ones(8, 8)
-    recording = loop.session.finish(error)
-    assert repeat_notes(recording) == ["--repeat 3: 1 recording was made: ValueError in the cell"]
-    discard(recording)
 
 
 def test_a_cell_runs_as_often_as_all_recordings_need() -> None:
     assert repeated_runs(Options(repeat=3)) == 21
     assert repeated_runs(Options(repeat=2, wait=1, warmup=0, active=1)) == 4
-
-
-def test_one_recording_needs_no_others() -> None:
-    def made(repeat: int) -> Any:
-        return session_of(Options(repeat=repeat), status=print, on_ready=print, source="", cell_name="")
-
-    assert type(made(1)) is Session
-    assert type(made(2)) is RepeatedSession

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from ipyprof.capture import baseline, probes
-from ipyprof.capture.profiler import Profiler, uninterrupted
+from ipyprof.capture.profiler import Profiler
+from ipyprof.capture.recording import Recording
 from ipyprof.capture.session import ALREADY_ON, TAKEN, Session, phases_for
 from ipyprof.options import Options
 
@@ -37,6 +38,13 @@ def run_loop(session: Session, length: int, body: Callable[[int], object] | None
         if body is not None:
             body(index)
     session.close(2)
+
+
+def recorded(length: int, body: Callable[[int], object] | None = None, **options: Any) -> Recording:
+    """What a session records of a loop."""
+    session = Session(Options(**options))
+    run_loop(session, length, body)
+    return session.finish()
 
 
 def step_names(path: Path | None) -> list[str]:
@@ -67,26 +75,20 @@ class TestPhases:
     )
     def test_a_short_loop_shrinks_as_the_table_says(self, length: int | None, expected: tuple[int, ...]) -> None:
         phases = phases_for(Options(), length=length)
-
         assert (phases.wait, phases.warmup, phases.active, phases.after) == expected
 
     def test_stated_options_win(self) -> None:
         phases = phases_for(Options(wait=3, active=4), length=8)
-
         assert (phases.wait, phases.warmup, phases.active, phases.after) == (3, 1, 4, 0)
 
     @pytest.mark.parametrize(("length", "active"), [(None, 4), (100, 4), (6, 4)])
     def test_the_recorded_steps_are_whole_cycles(self, length: int | None, active: int) -> None:
         assert phases_for(Options(), length=length, cycle=4).active == active
 
-    @pytest.mark.parametrize(("length", "cold"), [(2, True), (3, False), (None, False)])
-    def test_only_recording_from_the_second_step_on_is_cold(self, length: int | None, cold: bool) -> None:
-        assert phases_for(Options(), length=length).cold is cold
-
 
 class TestLoops:
     @pytest.mark.parametrize(
-        ("length", "recorded", "name", "samples"),
+        ("length", "steps", "name", "samples"),
         [
             (2, [1], "none", 0),
             (3, [2], "none", 0),
@@ -101,120 +103,109 @@ class TestLoops:
             (12, [4, 5, 6], "after", 3),
         ],
     )
-    def test_a_loop_of_known_length(self, length: int, recorded: list[int], name: str, samples: int) -> None:
-        session = Session(Options())
-
-        run_loop(session, length)
-        recording = session.finish()
-
-        assert step_names(recording.trace_path) == [f"ProfilerStep#{index}" for index in recorded]
-        assert len(recording.live.profiled_ns) == len(recorded)
-        assert len(recording.live.closing_ns) == len(recorded)
+    def test_a_loop_of_known_length(self, length: int, steps: list[int], name: str, samples: int) -> None:
+        recording = recorded(length)
+        assert step_names(recording.trace_path) == [f"ProfilerStep#{index}" for index in steps]
+        assert len(recording.live.profiled_ns) == len(steps)
+        assert len(recording.live.closing_ns) == len(steps)
         assert all(0 < closing < 50_000_000 for closing in recording.live.closing_ns)
         assert recording.live.baseline == name
         assert len(recording.live.baseline_ns) == samples
         assert recording.live.partial == ""
         assert recording.live.cold is (length == 2)
-        recording.discard()
 
     def test_a_loop_of_one_iteration_records_nothing_without_a_cold_start(self) -> None:
-        session = Session(Options())
-
-        run_loop(session, 1)
-        recording = session.finish()
-
+        recording = recorded(1)
         assert recording.trace_path is None
         assert recording.live.partial == "the cell ended before recording began, after 0 steps"
 
-    def test_marks_without_a_plan_are_a_loop_of_unknown_length(self) -> None:
+    @pytest.mark.parametrize(
+        ("marks", "cycle", "closes", "error", "partial", "steps"),
+        [
+            *(
+                (n, 1, False, ValueError(), f"ValueError before recording began, after {n} step", None)
+                for n in range(4)
+            ),
+            (9, 1, False, ValueError(), "", [4, 5, 6]),  # behind the recording
+            (12, 1, False, None, "", [4, 5, 6]),
+            (5, 1, True, None, "the loop ended with 2 of 3 steps", [4, 5]),
+            (14, 4, True, None, "", [4, 5, 6, 7]),
+        ],
+    )
+    def test_a_loop_of_unknown_length(
+        self, marks: int, cycle: int, closes: bool, error: Exception | None, partial: str, steps: list[int] | None
+    ) -> None:
         session = Session(Options())
-
-        for _ in range(12):
-            work()
+        session.plan(remaining=None, cycle=cycle)
+        for _ in range(marks):
             session.mark()
-        recording = session.finish()
-
-        assert step_names(recording.trace_path) == ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"]
-        recording.discard()
-
-    def test_a_cycle_is_recorded_whole(self) -> None:
-        session = Session(Options())
-        session.plan(remaining=None, cycle=4)
-
-        for _ in range(14):
-            session.mark()
             work()
-        session.close()
-        recording = session.finish()
+        if closes:
+            session.close()
+        recording = session.finish(error)
+        assert recording.live.partial.startswith(partial)
+        assert bool(recording.live.partial) is bool(partial)
+        assert recording.live.cycle == cycle
+        if steps is None:
+            assert recording.trace_path is None
+        else:
+            assert step_names(recording.trace_path) == [f"ProfilerStep#{step}" for step in steps]
+        assert session.finish(ValueError()) is recording
 
-        assert len(step_names(recording.trace_path)) == 4
-        assert recording.live.cycle == 4
-        recording.discard()
-
-    def test_a_loop_that_ends_early_keeps_its_whole_steps(self) -> None:
-        session = Session(Options())
+    @pytest.mark.parametrize(("at_mark", "where"), [(True, "with 2 of 3 steps"), (False, "in step 2 of 3")])
+    def test_the_limit_stops_at_a_mark_and_inside_a_step_when_asked(self, at_mark: bool, where: str) -> None:
+        session = Session(Options(limit_s=0.2))
         session.plan(remaining=None)
-
-        for _ in range(5):  # iterations 1 to 5; 4 and 5 are recorded
+        for _ in range(5):
             session.mark()
-            work()
-        session.close()
-        recording = session.finish()
-
-        assert step_names(recording.trace_path) == ["ProfilerStep#4", "ProfilerStep#5"]
-        assert recording.live.partial == "the loop ended with 2 of 3 steps"
-        recording.discard()
+        time.sleep(0.22)
+        if at_mark:
+            session.mark()
+        else:
+            session.check_limit()
+        assert not session.recording
+        assert session.finish().live.partial == f"stopped after 0.2 s (--limit) {where}"
 
     def test_a_loop_entered_again_goes_on_with_its_phases(self) -> None:
         session = Session(Options())
         session.plan(remaining=None)
-
         for _epoch in range(4):
             for _ in range(2):
                 session.mark()
                 work()
             session.close()
         recording = session.finish()
-
         assert step_names(recording.trace_path) == ["ProfilerStep#4"]
-        recording.discard()
 
     def test_a_cell_without_a_loop_is_one_cold_step(self) -> None:
         session = Session(Options())
-
         session.start_cold()
         assert session.recording
         work()
         recording = session.finish()
-
         assert not session.recording
         assert step_names(recording.trace_path) == ["ProfilerStep#0"]
         assert "aten::matmul" in names(recording.trace_path)
         assert recording.live.cold
         assert recording.live.partial == ""
-        recording.discard()
 
     def test_a_cold_step_is_over_where_it_is_closed(self) -> None:
         ready: list[object] = []
         session = Session(Options(), on_ready=ready.append)
         session.start_cold()
         work()
-
         session.close(2)
         torch.ones(3).exp()
         recording = session.finish()
-
         assert session.over
         assert ready == [recording]
         assert step_names(recording.trace_path) == ["ProfilerStep#0"]
         assert "aten::exp" not in names(recording.trace_path)
-        recording.discard()
 
     def test_a_dropped_cold_recording_leaves_no_trace_of_itself(self) -> None:
         session = Session(Options())
         session.start_cold()
         torch.ones(3).exp()
-
         session.drop()
         session.plan(remaining=None)
         for _ in range(9):
@@ -222,34 +213,16 @@ class TestLoops:
             work()
         session.close()
         recording = session.finish()
-
         assert len(step_names(recording.trace_path)) == 3
         assert "aten::exp" not in names(recording.trace_path)
         assert not recording.live.cold
-        recording.discard()
 
     def test_only_recorded_steps_are_marked_recording(self) -> None:
         session = Session(Options())
         seen: list[bool] = []
-
         run_loop(session, 9, lambda _index: seen.append(session.recording))
-        session.finish().discard()
-
+        session.finish()
         assert seen == [False] * 4 + [True] * 3 + [False] * 2
-
-    def test_line_ranges_are_in_the_file(self) -> None:
-        session = Session(Options())
-
-        def body(_index: int) -> None:
-            if session.recording:
-                with session.range(7):
-                    work()
-
-        run_loop(session, 9, body)
-        recording = session.finish()
-
-        assert "## line 7" in names(recording.trace_path)
-        recording.discard()
 
     def test_line_ranges_are_recorded_in_recorded_steps_only(self) -> None:
         session = Session(Options())
@@ -260,10 +233,8 @@ class TestLoops:
 
         run_loop(session, 9, body)
         recording = session.finish()
-
         found = {name for name in names(recording.trace_path) if name.startswith("## line")}
         assert found == {"## line 4", "## line 5", "## line 6"}
-        recording.discard()
 
     def test_a_range_that_an_interrupt_left_open_ends_with_the_one_around_it(self) -> None:
         session = Session(Options())
@@ -283,15 +254,12 @@ class TestLoops:
         after = [event for event in events if event["name"] == "aten::exp"]
         assert len(inner) == len(after) == 3
         assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in zip(inner, after, strict=True))
-        recording.discard()
 
     def test_what_was_described_is_kept(self) -> None:
         session = Session(Options(items=32, unit="samples"), source="the cell")
-        session.describe(how="loop at line 2", mark="loop", loop_line=2, loop_is_for=True, alternatives=["x"])
-
+        session.describe(how="loop at line 2", mark="loop", loop_line=2, loop_is_for=True, alternatives=("x",))
         run_loop(session, 9)
         live = session.finish().live
-
         assert (live.how, live.mark, live.loop_line, live.loop_is_for) == ("loop at line 2", "loop", 2, True)
         assert (live.alternatives, live.source, live.items, live.unit) == (("x",), "the cell", 32, "samples")
         assert live.current_line == 2
@@ -306,69 +274,58 @@ class TestReady:
         position = 0
         session = Session(Options(), on_ready=lambda _recording: ready.append(position))
         session.plan(remaining=None)
-
         for position in range(1, 200):  # noqa: B007
             session.mark()
         session.close()
         recording = session.finish()
-
         assert ready == [7 + 20 + 1]  # 2 + 2 + 3 steps, one that does not count, twenty
         assert len(recording.live.baseline_ns) == 20
-        recording.discard()
 
     def test_slow_steps_need_three_samples_only(self) -> None:
         ready: list[int] = []
         position = 0
         session = Session(Options(), on_ready=lambda _recording: ready.append(position))
         session.plan(remaining=None)
-
         for position in range(1, 20):
             session.mark()
             if position >= 7:
                 time.sleep(0.15)
-        session.finish().discard()
-
+        session.finish()
         assert ready == [11]
         assert session.over
 
     def test_at_end_nothing_comes_before_the_end(self) -> None:
         ready: list[object] = []
         session = Session(Options(at_end=True), on_ready=ready.append)
-
         run_loop(session, 60)
         recording = session.finish()
-
         assert ready == []
         assert recording.live.baseline == "after"
-        recording.discard()
 
     def test_a_failing_report_warns_and_does_not_stop_the_cell(self) -> None:
         def fail(_recording: object) -> None:
             raise ZeroDivisionError("no")
 
         session = Session(Options(), on_ready=fail)
-
         with pytest.warns(UserWarning, match="the report failed: ZeroDivisionError: no"):
             run_loop(session, 60)
-        session.finish().discard()
+        session.finish()
 
-    def test_finish_gives_the_same_recording_again(self) -> None:
-        session = Session(Options())
-        run_loop(session, 9)
+    def test_an_interrupt_while_the_file_is_removed_comes_after_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        recording = recorded(9)
+        remove = tempfile.TemporaryDirectory._rmtree  # type: ignore[attr-defined]
 
-        assert session.finish() is session.finish(ValueError())
-        session.finish().discard()
+        def interrupted(*arguments: Any, **named: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+            remove(*arguments, **named)
 
-    def test_discard_removes_the_file(self) -> None:
-        session = Session(Options())
-        run_loop(session, 9)
-        recording = session.finish()
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile.TemporaryDirectory, "_rmtree", staticmethod(interrupted))
+            with pytest.raises(KeyboardInterrupt):
+                recording.discard()
         assert recording.trace_path is not None
-
-        recording.discard()
-        recording.discard()
-
         assert not recording.trace_path.parent.exists()
+        recording.discard()
 
 
 class TestEnds:
@@ -384,13 +341,11 @@ class TestEnds:
             run_loop(session, 20, body)
         except error as raised:
             recording = session.finish(raised)
-
         assert recording.live.partial == f"{error.__name__} in step 2 of 3"
         assert step_names(recording.trace_path) == ["ProfilerStep#4"]
         assert "unfinished step 5" in names(recording.trace_path)
         assert len(recording.live.profiled_ns) == 1
         assert not torch.autograd._profiler_enabled()
-        recording.discard()
 
     def test_the_part_of_a_first_recorded_step_is_no_step(self) -> None:
         # given steps of 20 ms and an error at the start of the first recorded one
@@ -415,82 +370,21 @@ class TestEnds:
         assert live.baseline == "wait"
         assert live.baseline_ns == live.wait_ns
         assert min(live.baseline_ns) >= 20_000_000
-        recording.discard()
-
-    @pytest.mark.parametrize("marks", range(4))
-    def test_an_error_before_recording_leaves_no_trace(self, marks: int) -> None:
-        session = Session(Options())
-        session.plan(remaining=None)
-        for _ in range(marks):
-            session.mark()
-
-        recording = session.finish(ValueError("here"))
-
-        assert recording.trace_path is None
-        assert recording.live.partial.startswith("ValueError before recording began")
-
-    def test_an_error_after_the_recording_does_not_make_it_partial(self) -> None:
-        session = Session(Options())
-        session.plan(remaining=None)
-        for _ in range(9):
-            session.mark()
-
-        recording = session.finish(ValueError("here"))
-
-        assert recording.live.partial == ""
-        assert len(step_names(recording.trace_path)) == 3
-        recording.discard()
 
     def test_an_error_in_a_cold_cell_keeps_what_there_is(self) -> None:
         session = Session(Options())
         session.start_cold()
         work()
-
         recording = session.finish(ValueError("here"))
-
         assert recording.live.partial == "ValueError in the cell"
         assert step_names(recording.trace_path) == ["ProfilerStep#0"]
-        recording.discard()
-
-    def test_the_limit_stops_at_a_mark(self) -> None:
-        session = Session(Options(limit_s=0.2))
-        session.plan(remaining=None)
-        for _ in range(5):
-            session.mark()
-        time.sleep(0.22)
-
-        session.mark()
-
-        assert not session.recording
-        recording = session.finish()
-        assert recording.live.partial == "stopped after 0.2 s (--limit) with 2 of 3 steps"
-        recording.discard()
-
-    def test_the_limit_stops_inside_a_step_when_asked(self) -> None:
-        session = Session(Options(limit_s=0.2))
-        session.plan(remaining=None)
-        for _ in range(5):
-            session.mark()
-        time.sleep(0.22)
-
-        session.check_limit()
-
-        assert not session.recording
-        recording = session.finish()
-        assert recording.live.partial == "stopped after 0.2 s (--limit) in step 2 of 3"
-        assert step_names(recording.trace_path) == ["ProfilerStep#4"]
-        recording.discard()
 
     def test_a_profiler_that_does_not_start_is_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(_self: object) -> None:
             raise RuntimeError("CUPTI says no")
 
         monkeypatch.setattr(torch.profiler._KinetoProfile, "start_trace", refuse)
-        session = Session(Options())
-
-        run_loop(session, 12)
-        recording = session.finish()
-
+        recording = recorded(12)
         assert recording.trace_path is None
         assert ("profiler", "fail", "the profiler did not start: RuntimeError: CUPTI says no") in recording.live.notes
         assert recording.live.partial == "the profiler did not start"
@@ -501,25 +395,16 @@ class TestEnds:
             raise RuntimeError("CUDA error: device-side assert triggered")
 
         monkeypatch.setattr(torch.profiler._KinetoProfile, "stop_trace", fail)
-        session = Session(Options())
-
-        run_loop(session, 12)
-        recording = session.finish()
-
+        recording = recorded(12)
         assert not torch.autograd._profiler_enabled()
         assert len(step_names(recording.trace_path)) == 3
-        recording.discard()
 
     def test_a_full_disk_is_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(_self: object, _path: Path) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(Profiler, "export", fail)
-        session = Session(Options())
-
-        run_loop(session, 12)
-        recording = session.finish()
-
+        recording = recorded(12)
         assert recording.trace_path is None
         assert any("No space left" in text for _, _, text in recording.live.notes)
 
@@ -545,12 +430,11 @@ class TestInterrupts:
 
         with pytest.raises(KeyboardInterrupt) as caught:
             run()
-        recording = session.finish(caught.value)
+        session.finish(caught.value)
 
         assert said[said.index(text) + 1] == "went on"
         assert not torch.autograd._profiler_enabled()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        recording.discard()
 
     def test_interrupts_at_random_moments_leave_nothing_on(self) -> None:
         caught = 0
@@ -561,7 +445,7 @@ class TestInterrupts:
             try:
                 timer.start()
                 run_loop(session, 12)
-                session.finish().discard()
+                session.finish()
                 time.sleep(1)
             except KeyboardInterrupt as raised:
                 error = raised
@@ -569,19 +453,6 @@ class TestInterrupts:
             session.finish(error).discard()
             assert not torch.autograd._profiler_enabled()
         assert caught == 40
-
-    def test_a_signal_is_delivered_on_the_way_out(self) -> None:
-        order: list[str] = []
-
-        def inside() -> None:
-            with uninterrupted():
-                signal.raise_signal(signal.SIGINT)
-                order.append("inside")
-
-        with pytest.raises(KeyboardInterrupt):
-            inside()
-
-        assert order == ["inside"]
 
 
 class TestOtherProfilers:
@@ -597,12 +468,10 @@ class TestOtherProfilers:
 
         run_loop(session, 20, body)
         recording = session.finish()
-
         assert "aten::exp" in theirs[0]
         assert recording.live.partial == TAKEN
         assert step_names(recording.trace_path) == ["ProfilerStep#4"]
         assert "aten::exp" not in names(recording.trace_path)
-        recording.discard()
 
     def test_the_users_trace_holds_nothing_of_ours(self) -> None:
         # given a recorded step whose lines have ranges, of which two are open when the user's profiler starts
@@ -628,7 +497,6 @@ class TestOtherProfilers:
         assert [name for name in theirs[0] if name.startswith(("##", "ProfilerStep", "ProfilerMark"))] == []
         assert {"## line 3", "## line 4"} <= names(recording.trace_path)
         assert "## line 5" not in names(recording.trace_path)
-        recording.discard()
 
     def test_the_users_second_profiler_starts_inside_a_line(self) -> None:
         # given a line that began when no profiler was on, after the user's first one took the session
@@ -647,23 +515,9 @@ class TestOtherProfilers:
 
         # when both have run
         run_loop(session, 20, body)
-        session.finish().discard()
+        session.finish()
         # then both have their work
         assert ["aten::exp" in each for each in theirs] == [True, True]
-
-    def test_the_users_profiler_in_the_wait_is_out_of_our_way(self) -> None:
-        session = Session(Options())
-
-        def body(index: int) -> None:
-            if index == 0:
-                with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-                    work()
-
-        run_loop(session, 12, body)
-        recording = session.finish()
-
-        assert len(step_names(recording.trace_path)) == 3
-        recording.discard()
 
     def test_a_profiler_of_the_users_that_waits_marks_no_steps_of_ours(self) -> None:
         # given a profiler whose schedule waits around our run: torch writes a range for each of its steps too
@@ -681,7 +535,6 @@ class TestOtherProfilers:
         assert step_names(recording.trace_path) == ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"]
         assert {"ProfilerUser#5", "ProfilerUser#6"} <= names(recording.trace_path)
         assert not any(name.startswith("ProfilerMark") for name in names(recording.trace_path))
-        recording.discard()
 
     @pytest.mark.skipif(not torch.profiler.itt.is_available(), reason="this torch has no ITT")
     def test_emit_itt_inside_a_recorded_step_wins(self) -> None:
@@ -695,33 +548,18 @@ class TestOtherProfilers:
 
         run_loop(session, 12, body)
         recording = session.finish()
-
         assert ran == [4]
         assert recording.live.partial == TAKEN
-        recording.discard()
 
     def test_ours_does_not_start_while_the_users_records(self) -> None:
         session = Session(Options())
-
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as user:
             run_loop(session, 12)
             recording = session.finish()
-
         assert recording.trace_path is None
         assert recording.live.taken
         assert recording.live.partial == ALREADY_ON
         assert recording.live.baseline == "after"
-        assert "aten::matmul" in {row.key for row in user.key_averages()}
-
-    def test_a_cold_start_leaves_the_users_profiler_alone(self) -> None:
-        session = Session(Options())
-
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as user:
-            session.start_cold()
-            work()
-            recording = session.finish()
-
-        assert recording.live.partial == ALREADY_ON
         assert "aten::matmul" in {row.key for row in user.key_averages()}
 
     def test_ours_does_not_start_while_the_users_warms_up(self) -> None:
@@ -730,14 +568,12 @@ class TestOtherProfilers:
             activities=[torch.profiler.ProfilerActivity.CPU],
             schedule=torch.profiler.schedule(wait=0, warmup=1, active=1),
         )
-
         user.start()
         run_loop(session, 12)
         recording = session.finish()
         user.step()
         work()
         user.stop()
-
         assert recording.live.partial == ALREADY_ON
         assert "aten::matmul" in {row.key for row in user.key_averages()}
 
@@ -745,14 +581,9 @@ class TestOtherProfilers:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as user:
             work()
         never_started = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-        session = Session(Options())
-
-        run_loop(session, 12)
-        recording = session.finish()
-
+        recording = recorded(12)
         assert len(step_names(recording.trace_path)) == 3
         assert user is not never_started
-        recording.discard()
 
     @pytest.mark.parametrize("at", [3, 5])
     def test_a_run_inside_a_run_gives_one_sentence(self, at: int) -> None:
@@ -767,10 +598,8 @@ class TestOtherProfilers:
 
         run_loop(outer, 20, body)
         recording = outer.finish()
-
         assert inner == [ALREADY_ON]
         assert len(step_names(recording.trace_path)) == 3
-        recording.discard()
 
 
 class TestThreads:
@@ -779,15 +608,12 @@ class TestThreads:
         session.plan(remaining=None)
         for _ in range(4):
             session.mark()
-
         other = threading.Thread(target=session.mark)
         other.start()
         other.join()
         recording = session.finish()
-
         assert ("thread", "warn", "a step mark in another thread was not counted") in recording.live.notes
         assert recording.live.partial == "the cell ended in step 1 of 3"
-        recording.discard()
 
     def test_finishing_in_another_thread_warns_and_the_next_mark_switches_off(self) -> None:
         session = Session(Options())
@@ -817,53 +643,38 @@ class TestThreads:
             return files, threading.active_count(), len(list(tmp_path.iterdir()))
 
         def run() -> None:
-            session = Session(Options())
-            run_loop(session, 9)
-            session.finish().discard()
+            recorded(9).discard()
 
         run()
         before = held()
         for _ in range(50):
             run()
-
         assert held() == before
 
 
 class TestBaseline:
-    def test_the_first_interval_after_the_stop_does_not_count(self) -> None:
-        assert baseline.choose([9, 1, 2], [3], [4]) == ("after", (1, 2))
-
-    def test_it_counts_when_it_is_the_only_one(self) -> None:
-        assert baseline.choose([9], [3], [4]) == ("after_first", (9,))
-
-    def test_the_step_that_ended_with_the_loop_does_not_count(self) -> None:
-        assert baseline.choose([9, 1, 2, 3], [], [], closed=True) == ("after", (1, 2))
-
-    @pytest.mark.parametrize("after_ns", [[9, 1], [9]])
-    def test_the_first_counts_when_only_the_one_that_ended_the_loop_is_left(self, after_ns: list[int]) -> None:
-        assert baseline.choose(after_ns, [3], [4], closed=True) == ("after_first", (9,))
-
-    def test_wait_steps_serve_when_they_are_warm(self) -> None:
-        assert baseline.choose([], [3, 4], [4, 4]) == ("wait", (3, 4))
-
-    def test_cold_wait_steps_are_no_baseline(self) -> None:
-        assert baseline.choose([], [30, 40], [4, 4]) == ("none", ())
+    @pytest.mark.parametrize(
+        ("after", "wait", "profiled", "closed", "expected"),
+        [
+            ([9, 1, 2], [3], [4], False, ("after", (1, 2))),  # the first began with an idle device
+            ([9], [3], [4], False, ("after_first", (9,))),
+            ([9, 1, 2, 3], [], [], True, ("after", (1, 2))),  # the last ended with the loop
+            ([9, 1], [3], [4], True, ("after_first", (9,))),
+            ([9], [3], [4], True, ("after_first", (9,))),
+            ([], [3, 4], [4, 4], False, ("wait", (3, 4))),
+            ([], [30, 40], [4, 4], False, ("none", ())),  # cold
+        ],
+    )
+    def test_which_samples_are_the_unprofiled_step(
+        self, after: list[int], wait: list[int], profiled: list[int], closed: bool, expected: object
+    ) -> None:
+        assert baseline.choose(after, wait, profiled, closed=closed) == expected
 
     def test_samples_end_where_the_loop_does(self) -> None:
         laps = baseline.Laps()
         for host_ns, opens in ((0, True), (5, False), (100, True), (107, True)):
             laps.mark(baseline.Stamp(host_ns=host_ns), opens=opens)
-
         assert laps.durations_ns() == (5, 7)
-
-    def test_laps_say_whether_the_last_one_ended_with_the_loop(self) -> None:
-        laps = baseline.Laps()
-        laps.mark(baseline.Stamp(host_ns=0))
-        laps.mark(baseline.Stamp(host_ns=5))
-        assert not laps.closed
-
-        laps.mark(baseline.Stamp(host_ns=9), opens=False)
-        assert laps.closed
 
     @pytest.mark.parametrize(
         ("length", "closing"),
@@ -875,34 +686,17 @@ class TestBaseline:
     )
     def test_a_sample_that_ended_with_the_loop_says_so(self, length: int, closing: bool) -> None:
         session = Session(Options())
-
         run_loop(session, length)
-
         assert session.finish().live.baseline_closing is closing
 
     def test_the_host_times_of_the_steps_behind_the_recording_are_kept(self) -> None:
         """Without CUDA a sample is host time, and the two are the same."""
-        session = Session(Options())
-
-        run_loop(session, 12, lambda _index: time.sleep(0.002))
-        live = session.finish().live
-
+        live = recorded(12, lambda _index: time.sleep(0.002)).live
         assert live.baseline == "after"
         assert live.baseline_host_ns[: len(live.baseline_ns)] == live.baseline_ns
 
-    def test_without_steps_behind_the_recording_there_are_no_host_times(self) -> None:
-        session = Session(Options())
-
-        run_loop(session, 8)
-
-        assert session.finish().live.baseline_host_ns == ()
-
     def test_the_samples_are_the_steps_times(self) -> None:
-        session = Session(Options())
-
-        run_loop(session, 12, lambda _index: time.sleep(0.02))
-        live = session.finish().live
-
+        live = recorded(12, lambda _index: time.sleep(0.02)).live
         assert min(live.baseline_ns) == pytest.approx(20e6, rel=0.2)  # another process may lengthen any but not all
         assert len(live.process_memory) == 4
         assert live.process_memory[0][0] < live.process_memory[-1][0]
@@ -929,11 +723,9 @@ class TestSyncLines:
         probe = probes.SyncLines("<cell>")
         assert probe.start()
         assert fake_mode == [1]
-
         self.synchronize("<cell>", times=3)
         self.synchronize("other.py")
         sites = probe.stop()
-
         assert [(site.file, site.line, site.count, site.in_cell) for site in sites] == [
             ("<cell>", 3, 3.0, True),
             ("other.py", 3, 1.0, False),
@@ -943,9 +735,7 @@ class TestSyncLines:
     def test_it_is_off_when_the_user_has_set_the_mode(self, fake_mode: list[int]) -> None:
         fake_mode[0] = 2
         before = warnings.filters
-
         assert not probes.SyncLines("<cell>").start()
-
         assert fake_mode == [2]
         assert warnings.filters is before
 
@@ -961,20 +751,17 @@ class TestSyncLines:
             self.synchronize("<cell>")
             probe.stop()
             exec(code, space)
-
         assert [str(warning.message) for warning in shown] == ["mine"]
 
     def test_a_step_that_makes_warnings_errors_is_not_broken(self) -> None:
         probe = probes.SyncLines("<cell>")
         probe.start()
-
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             self.synchronize("<cell>")
             with pytest.raises(UserWarning, match="mine"):
                 warnings.warn("mine", stacklevel=1)
         sites = probe.stop()
-
         assert [site.count for site in sites] == [1.0]
 
     def test_filters_that_the_step_adds_stay(self) -> None:
@@ -984,7 +771,6 @@ class TestSyncLines:
             probe.start()
             warnings.filterwarnings("ignore", message="added in the step")
             probe.stop()
-
             assert warnings.filters is before
             assert any(item[1] is not None and "added" in getattr(item[1], "pattern", "") for item in before)
 
@@ -997,7 +783,6 @@ class TestSyncLines:
             block.__enter__()
             probe.stop()
             block.__exit__(None, None, None)
-
             assert list(warnings.filters) == before
 
     def test_the_session_probes_one_warm_up_step(self) -> None:
@@ -1011,7 +796,5 @@ class TestSyncLines:
             run_loop(session, 12, lambda _index: self.synchronize("<cell>", times=2) if session._probe else None)
             patch.setattr(torch.cuda, "is_initialized", lambda: False)
             recording = session.finish()
-
         assert recording.live.sync_sites is not None
         assert [(site.line, site.count) for site in recording.live.sync_sites] == [(3, 2.0)]
-        recording.discard()

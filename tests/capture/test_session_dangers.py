@@ -232,9 +232,7 @@ _SCENARIOS = {
 @pytest.mark.parametrize("name", _SCENARIOS)
 def test_the_process_lives_and_both_sides_get_their_due(name: str) -> None:
     code = _SETUP + textwrap.dedent(_SCENARIOS[name]) + "\nprint('lived')\n"
-
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stderr}"
     assert done.stdout.splitlines()[-1] == "lived"
 

@@ -22,6 +22,18 @@ def loader(batches: int, **keywords: Any) -> DataLoader[Any]:
     return DataLoader(TensorDataset(torch.randn(batches * 2, 4), torch.randn(batches * 2, 1)), batch_size=2, **keywords)
 
 
+class Shard(DataLoader[Any]):
+    """Fetches one batch ahead, as accelerate does."""
+
+    def __iter__(self) -> Any:
+        batches = super().__iter__()
+        batch = next(batches)
+        for following in batches:
+            yield batch
+            batch = following
+        yield batch
+
+
 class Setup:
     """What the cells of these tests find in their namespace."""
 
@@ -39,7 +51,10 @@ class Setup:
             "x": torch.randn(4, 4),
             "seen": [],
         }
+        names["scheduler"] = torch.optim.lr_scheduler.StepLR(names["opt"], step_size=3)
+        names["ahead"] = Shard(TensorDataset(torch.ones(20, 4), torch.ones(20, 1)), batch_size=2)
         shell.user_ns.update(names)
+        shell.ex("def critic():\n    for _ in range(5): opt_d.step()")
         shell.ex("def loss_of(x, y): return ((model(x) - y) ** 2).mean()")
         shell.ex("def train_step(x, y):\n    opt.zero_grad(); loss = loss_of(x, y); loss.backward(); opt.step()")
         shell.ex("def train(batches):\n    for x, y in batches: train_step(x, y)")
@@ -106,60 +121,156 @@ def test_tqdm_around_the_loader_does_not_matter(cells: Setup, monkeypatch: pytes
     assert (run.how, run.session.planned) == ("loop at line 2", (9, 1))
 
 
-def test_of_epochs_and_batches_the_batches_are_the_step(cells: Setup) -> None:
-    run = cells.run(
-        "for epoch in range(3):\n    for x, y in loader(5):\n        train_step(x, y)\n    seen.append(epoch)"
-    )
-    assert run.how == "loop at line 3"
-    assert run.described["alternatives"][0] == "the loop at line 2: --loop 2"
-    assert run.log == ["plan 14 1", *["mark 3"] * 14, "close 3"]
+def loop(line: int, marks: int, *, left: int | None = -1) -> list[str]:
+    """The log of a run whose steps are those of a loop; ``left``: of known length unless ``None``."""
+    return [f"plan {marks if left == -1 else left} 1", *[f"mark {line}"] * marks, f"close {line}"]
 
 
-def test_without_a_loader_one_optimizer_step_makes_the_loop_the_step(cells: Setup) -> None:
-    run = cells.run(
-        "for epoch in range(2):\n    for i in range(50):\n        train_step(x, x[:, :1])\nfor i in range(3): i"
-    )
-    assert run.how == "loop at line 3"
-    assert run.log == ["plan 99 1", *["mark 3"] * 99, "close 3"]
+def events(line: int, marks: int, *, cold: bool = False) -> list[str]:
+    """The log of a run whose marks are the optimizer's steps, of which nobody knows how many come."""
+    return [*(["start_cold", "drop"] if cold else []), "plan None 1", *[f"mark {line}"] * marks]
 
 
-def test_a_loop_that_trains_on_the_same_batch_is_the_step(cells: Setup) -> None:
-    body = "    opt.zero_grad()\n    loss = loss_of(x, x[:, :1])\n    loss.backward()\n    opt.step()"
-    run = cells.run(f"for i in range(100):\n{body}")
-    assert run.how == "loop at line 2"
-    assert run.log == ["plan 99 1", *["mark 2"] * 99, "close 2"]
+TRAIN = "train_step(x, x[:, :1])"
+FOLD = "def fold():\n    own = torch.optim.SGD(model.parameters())\n    for i in range(4): own.step()"
+LEFT = """for attempt in range(3):
+    try:
+        for n, (x, y) in enumerate(loader(9)):
+            1 / (n - 2 + attempt * 9)
+    except ZeroDivisionError:
+        pass"""
+CLOSURE = """lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=4)
+def closure():
+    lbfgs.zero_grad(); loss = loss_of(x, x[:, :1]); loss.backward(); return loss
+for i in range(20):
+    lbfgs.step(closure)"""
+OTHER_THREAD = """import threading
+def other():
+    for i in range(20): opt.step()
+t = threading.Thread(target=other)
+t.start(); t.join()"""
+OPTIMIZER, BATCHES, CALL = "optimizer steps", "batches", "ipyprof.step()"
 
 
-def test_a_batch_that_was_drawn_before_the_loop_does_not_matter(cells: Setup) -> None:
-    run = cells.run(
-        "x, y = next(iter(loader(3)))\nfor e in range(2):\n    for i in range(50):\n        train_step(x, y)"
-    )
-    assert run.how == "loop at line 4"
+@pytest.mark.parametrize(
+    ("cell", "how", "log"),
+    [
+        # epochs and batches
+        (
+            "for e in range(3):\n    for x, y in loader(5):\n        train_step(x, y)\n    seen.append(e)",
+            3,
+            loop(3, 14),
+        ),
+        (f"for e in range(2):\n    for i in range(50):\n        {TRAIN}\nfor i in range(3): i", 3, loop(3, 99)),
+        (f"for i in range(100):\n    {TRAIN}", 2, loop(2, 99)),
+        (f"x, y = next(iter(loader(3)))\nfor e in range(2):\n    for i in range(50):\n        {TRAIN}", 4, loop(4, 99)),
+        ("for e in range(2):\n    for x, y in loader(3):\n        train_step(x, y)", 3, loop(3, 5)),
+        ("for x, y in loader(9):\n    break\nfor x, y in loader(8):\n    train_step(x, y)", 4, loop(4, 7)),
+        ("batches = list(loader(10))\nfor x, y in batches:\n    model(x)", 3, loop(3, 9)),
+        ("for x, y in ahead:\n    train_step(x, y)", 2, loop(2, 9, left=None)),
+        (LEFT, 4, loop(4, 20, left=26)),
+        # several optimizers
+        ("for b in loader(20):\n    opt_d.step()\n    opt_g.step()", 2, loop(2, 19)),
+        ("for b in range(20):\n    opt_d.step()\n    opt_g.step()", 2, loop(2, 19)),
+        ("for b in range(20):\n    critic()\n    opt_g.step()", 2, loop(2, 19)),
+        ("for b in loader(20):\n    critic()\n    opt_g.step()", 2, loop(2, 19)),
+        ("for b in range(20):\n    for _ in range(5):\n        opt_d.step()\n    opt_g.step()", 2, loop(2, 19)),
+        ("for b in loader(20):\n    for _ in range(5):\n        opt_d.step()\n    opt_g.step()", 2, loop(2, 19)),
+        ("for e in range(10):\n    for i in range(5):\n        opt.step()", 3, loop(3, 45)),
+        (CLOSURE, 5, loop(5, 19)),
+        # a training function
+        ("data = loader(5)\nfor e in range(10):\n    train(data)\n    scheduler.step()", OPTIMIZER, events(4, 49)),
+        ("for e in range(10):\n    train([(x, x[:, :1])] * 5)", OPTIMIZER, events(3, 45)),
+        ("for e in range(1):\n    train(loader(10))", OPTIMIZER, events(3, 9, cold=True)),
+        ("train(ahead)", OPTIMIZER, events(2, 9, cold=True)),
+        (f"{FOLD}\ndef folds():\n    for i in range(5): fold()\nfolds()", OPTIMIZER, events(7, 19, cold=True)),
+        ("out = predict(loader(10))", BATCHES, ["start_cold", "drop", "plan 7 1", *["mark 2"] * 8]),
+        # no training
+        ("for i in range(20):\n    x = x @ x", 2, loop(2, 19)),
+        ("for i in range(20):\n    x = x @ x\n    for w in (1, 2):\n        x = x * w", 2, loop(2, 19)),
+        ("for p in model.parameters():\n    p.data.normal_()\nfor b in [x] * 10:\n    model(b)", 4, loop(4, 9)),
+        ("n = 0\nwhile n < 10:\n    x = x @ x\n    n += 1", 3, loop(3, 9, left=None)),
+        (f"n = 0\nwhile n < 10:\n    {TRAIN}\n    n += 1\nfor i in range(2): pass", 3, loop(3, 9, left=None)),
+        (
+            "for i in range(6):\n    try:\n        1 / (i - 3)\n    except ZeroDivisionError:\n        pass",
+            2,
+            loop(2, 5),
+        ),
+        # one iteration or none
+        ("for x, y in loader(1):\n    train_step(x, y)\nafter = 1", "loop at line 2, once", ["start_cold", "close 2"]),
+        ("for i in range(0):\n    model(x)", "no step found", []),
+        ("for i in (each for each in [1]):\n    model(x)", "no step found", []),
+        ("for e in range(1):\n    for w in [x] * 6:\n        w @ w", 3, loop(3, 5)),
+        (OTHER_THREAD, "the cell, once", ["start_cold", "close 1"]),
+        # calls
+        (f"for i in range(10):\n    {TRAIN}\n    user_step()", CALL, ["plan 9 1", *["mark 4"] * 10]),
+        ("def go():\n    for i in range(6):\n        user_step()\ngo()", CALL, events(5, 6, cold=True)),
+        *(
+            (f"for i in range({n}):\n    {body}", 2, loop(2, n - 1))
+            for n in range(2, 13)
+            for body in (TRAIN, "model(x)")
+        ),
+    ],
+)
+def test_which_step_is_chosen_and_where_it_is_marked(cells: Setup, cell: str, how: str | int, log: list[str]) -> None:
+    """``how`` is the line of the loop where it is one."""
+    run = cells.run(cell)
+    assert run.how == (f"loop at line {how}" if isinstance(how, int) else how)
+    assert run.log == log
 
 
-@pytest.mark.parametrize("source", ["range(20)", "loader(20)"])
-def test_a_gan_that_steps_both_once_is_its_loop(cells: Setup, source: str) -> None:
-    run = cells.run(f"for batch in {source}:\n    opt_d.step()\n    opt_g.step()")
-    assert (run.how, run.session.planned) == ("loop at line 2", (19, 1))
+NESTED = "for e in range(4):\n    for x, y in loader(3):\n        train_step(x, y)"
 
 
-@pytest.mark.parametrize("source", ["range(20)", "loader(20)"])
-def test_a_gan_that_steps_d_five_times_is_its_loop(cells: Setup, source: str) -> None:
-    cells.shell.ex("def critic():\n    for _ in range(5): opt_d.step()")
-    run = cells.run(f"for batch in {source}:\n    critic()\n    opt_g.step()")
-    assert (run.how, run.session.planned) == ("loop at line 2", (19, 1))
+@pytest.mark.parametrize(
+    ("cell", "options", "how", "log"),
+    [
+        (NESTED, {"loop": 2}, 2, loop(2, 3)),
+        (NESTED.replace(":", ":  # gpuprofile: step", 1), {}, 2, loop(2, 3)),
+        ("for p in range(4):\n    x = x * 1\nfor i in range(9):\n    model(x)", {"loop": 2}, 2, loop(2, 3)),
+        ("for i in range(5):\n    for j in range(1):\n        model(x)", {"loop": 3}, 3, loop(3, 4)),
+        ("for e in range(5):\n    train(loader(4))", {"step": "loop"}, 2, loop(2, 4)),
+        (f"for i in range(6):\n    {TRAIN}", {"step": "call"}, "no step found", []),
+        ("for i in range(10):\n    opt_d.step()\n    opt_g.step()", {"step": "optimizer"}, OPTIMIZER, events(4, 9)),
+        ("for i in range(10):\n    critic()\n    opt_g.step()", {"step": "optimizer"}, OPTIMIZER, events(4, 9)),
+        (f"for x, y in loader(10):\n    {TRAIN}", {"step": "loader"}, BATCHES, ["plan 8 1", *["mark 2"] * 9]),
+        (
+            "seen.append(1)",
+            {"step": "cell", "wait": 0, "warmup": 0, "active": 1},
+            "the cell, once",
+            ["start_cold", "close 1"],
+        ),
+    ],
+)
+def test_what_the_user_asks_for_is_the_step(
+    cells: Setup, cell: str, options: dict[str, Any], how: str | int, log: list[str]
+) -> None:
+    run = cells.run(cell, **options)
+    assert run.how == (f"loop at line {how}" if isinstance(how, int) else how)
+    assert run.log == log
 
 
-@pytest.mark.parametrize("source", ["range(20)", "loader(20)"])
-def test_a_gan_with_a_loop_for_d_is_its_outer_loop(cells: Setup, source: str) -> None:
-    run = cells.run(f"for batch in {source}:\n    for _ in range(5):\n        opt_d.step()\n    opt_g.step()")
-    assert (run.how, run.session.planned) == ("loop at line 2", (19, 1))
-
-
-def test_a_short_inner_loop_of_the_only_optimizer_is_the_step(cells: Setup) -> None:
-    run = cells.run("for epoch in range(10):\n    for i in range(5):\n        opt.step()")
-    assert run.how == "loop at line 3"
-    assert run.log == ["plan 45 1", *["mark 3"] * 45, "close 3"]
+@pytest.mark.parametrize(
+    ("cell", "how", "planned"),
+    [
+        (
+            "for e in range(9):\n    for i, (a, b) in enumerate(loader(4)):\n"
+            "        loss_of(a, b).backward()\n        if i == 3:\n            opt.step()",
+            "loop at line 3, 4 iterations to an optimizer step",
+            (31, 4),
+        ),
+        # a scaler skips the first steps: no cycle
+        (
+            "for i, (a, b) in enumerate(loader(60)):\n    loss_of(a, b).backward()\n    if i > 1:\n        opt.step()",
+            "loop at line 2",
+            (56, 1),
+        ),
+        ("for a, b in loader(60):\n    loss_of(a, b).backward()", "loop at line 2", (51, 1)),
+    ],
+)
+def test_cycles_that_are_long_broken_or_none(cells: Setup, cell: str, how: str, planned: tuple[int, int]) -> None:
+    run = cells.run(cell)
+    assert (run.how, run.session.planned) == (how, planned)
 
 
 @pytest.mark.parametrize("cycle", [2, 4, 8])
@@ -172,41 +283,6 @@ def test_accumulation_is_its_loop_with_the_cycle(cells: Setup, cycle: int, sourc
     assert run.how == f"loop at line 2, {cycle} iterations to an optimizer step"
     assert run.session.planned == (60 - cycle - 1, cycle)
     assert run.session.marks == 60 - cycle - 1
-
-
-def test_accumulation_as_long_as_an_epoch_is_seen_in_the_second(cells: Setup) -> None:
-    cell = (
-        "for e in range(9):\n    for i, (a, b) in enumerate(loader(4)):\n"
-        "        loss_of(a, b).backward()\n        if i == 3:\n            opt.step()"
-    )
-    run = cells.run(cell)
-    assert run.how == "loop at line 3, 4 iterations to an optimizer step"
-
-
-def test_an_optimizer_step_that_the_scaler_skips_is_no_cycle(cells: Setup) -> None:
-    cell = "for i, (a, b) in enumerate(loader(60)):\n    loss_of(a, b).backward()\n    if i > 1:\n        opt.step()"
-    run = cells.run(cell)
-    assert (run.how, run.session.planned) == ("loop at line 2", (56, 1))
-
-
-def test_backward_without_any_optimizer_waits_eight_iterations_at_most(cells: Setup) -> None:
-    run = cells.run("for a, b in loader(60):\n    loss_of(a, b).backward()")
-    assert (run.how, run.session.planned) == ("loop at line 2", (51, 1))
-
-
-def test_a_training_function_in_an_epoch_loop_is_its_optimizer(cells: Setup) -> None:
-    cells.shell.user_ns["scheduler"] = torch.optim.lr_scheduler.StepLR(cells.shell.user_ns["opt"], step_size=3)
-    run = cells.run("data = loader(5)\nfor epoch in range(10):\n    train(data)\n    scheduler.step()")
-    assert run.described["how"] == "optimizer steps"
-    assert run.described["mark"] == "optimizer"
-    assert run.described["loop_line"] is None
-    assert run.log == ["plan None 1", *["mark 4"] * 49]
-
-
-def test_a_training_function_without_a_loader_is_its_optimizer(cells: Setup) -> None:
-    run = cells.run("for epoch in range(10):\n    train([(x, x[:, :1])] * 5)")
-    assert run.log == ["plan None 1", *["mark 3"] * 45]
-    assert run.how == "optimizer steps"
 
 
 TRAINER = """
@@ -259,51 +335,6 @@ def test_a_fit_with_closures_and_a_validation_before_it_is_its_optimizer(cells: 
     assert run.log == ["start_cold", "drop", "plan None 1", *["mark 2"] * 19]
 
 
-def test_lbfgs_calls_its_closure_many_times_and_is_one_step(cells: Setup) -> None:
-    cells.shell.ex("lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=4)")
-    cell = "def closure():\n    lbfgs.zero_grad(); loss = loss_of(x, x[:, :1]); loss.backward(); return loss\n"
-    run = cells.run(cell + "for i in range(20):\n    lbfgs.step(closure)")
-    assert (run.how, run.session.planned) == ("loop at line 4", (19, 1))
-
-
-def test_prediction_over_a_loader_is_its_batches(cells: Setup) -> None:
-    run = cells.run("out = predict(loader(10))")
-    assert run.described["how"] == "batches"
-    assert run.described["mark"] == "loader"
-    assert run.log == ["start_cold", "drop", "plan 7 1", *["mark 2"] * 8]
-
-
-def test_a_loop_without_training_is_the_step(cells: Setup) -> None:
-    run = cells.run("for i in range(20):\n    x = x @ x")
-    assert run.how == "loop at line 2"
-    assert run.log == ["plan 19 1", *["mark 2"] * 19, "close 2"]
-
-
-def test_a_loop_without_training_is_the_outermost_one(cells: Setup) -> None:
-    run = cells.run("for i in range(20):\n    x = x @ x\n    for w in (1, 2):\n        x = x * w")
-    assert run.how == "loop at line 2"
-    assert run.log == ["plan 19 1", *["mark 2"] * 19, "close 2"]
-
-
-def test_of_two_loops_without_training_the_last_is_the_step(cells: Setup) -> None:
-    run = cells.run("for p in model.parameters():\n    p.data.normal_()\nfor b in [x] * 10:\n    model(b)")
-    assert run.how == "loop at line 4"
-    assert run.described["alternatives"] == ("the loop at line 2: --loop 2",)
-    assert run.log == ["plan 9 1", *["mark 4"] * 9, "close 4"]
-
-
-def test_a_while_loop_is_the_step(cells: Setup) -> None:
-    run = cells.run("n = 0\nwhile n < 10:\n    x = x @ x\n    n += 1")
-    assert run.how == "loop at line 3"
-    assert run.described["loop_is_for"] is False
-    assert run.log == ["plan None 1", *["mark 3"] * 9, "close 3"]
-
-
-def test_a_while_loop_that_trains_is_the_step(cells: Setup) -> None:
-    run = cells.run("n = 0\nwhile n < 10:\n    train_step(x, x[:, :1])\n    n += 1\nfor i in range(2): pass")
-    assert run.log == ["plan None 1", *["mark 3"] * 9, "close 3"]
-
-
 def test_a_cell_without_a_loop_is_one_cold_step(cells: Setup) -> None:
     run = cells.run("y = model(x)")
     assert run.log == ["start_cold", "close 1"]
@@ -318,40 +349,6 @@ def test_a_cell_without_a_loop_is_one_cold_step(cells: Setup) -> None:
 
 
 # -- loops of all lengths --
-
-
-@pytest.mark.parametrize("length", range(2, 13))
-@pytest.mark.parametrize("body", ["train_step(x, x[:, :1])", "model(x)"])
-def test_every_iteration_but_the_deciding_one_begins_with_a_mark(cells: Setup, length: int, body: str) -> None:
-    run = cells.run(f"for i in range({length}):\n    {body}")
-    assert run.log == [f"plan {length - 1} 1", *["mark 2"] * (length - 1), "close 2"]
-
-
-def test_a_loop_of_length_one_is_recorded_cold(cells: Setup) -> None:
-    run = cells.run("for x, y in loader(1):\n    train_step(x, y)\nafter = 1")
-    assert run.how == "loop at line 2, once"
-    assert run.log == ["start_cold", "close 2"]
-    assert run.session.ranges == [3]
-
-
-def test_an_empty_loop_is_no_step(cells: Setup) -> None:
-    run = cells.run("for i in range(0):\n    model(x)")
-    assert (run.how, run.log) == ("no step found", [])
-
-
-def test_a_loop_of_unknown_length_with_one_iteration_is_no_step(cells: Setup) -> None:
-    run = cells.run("for i in (each for each in [1]):\n    model(x)")
-    assert (run.how, run.log) == ("no step found", [])
-
-
-def test_an_outer_loop_of_length_one_gives_way_to_the_inner(cells: Setup) -> None:
-    run = cells.run("for epoch in range(1):\n    for w in [x] * 6:\n        w @ w")
-    assert run.log == ["plan 5 1", *["mark 3"] * 5, "close 3"]
-
-
-def test_two_epochs_of_three_are_six_steps(cells: Setup) -> None:
-    run = cells.run("for epoch in range(2):\n    for x, y in loader(3):\n        train_step(x, y)")
-    assert run.log == ["plan 5 1", *["mark 3"] * 5, "close 3"]
 
 
 def test_an_epoch_that_goes_on_after_the_last_batch_does_not_lengthen_the_last_step(cells: Setup) -> None:
@@ -399,23 +396,21 @@ def test_the_last_step_is_closed_behind_the_loop(cells: Setup, cell: str, marks:
     assert run.log[-1].startswith("close")
 
 
-def test_an_exception_leaves_the_last_step_open(cells: Setup) -> None:
-    with pytest.raises(ZeroDivisionError):
-        cells.run("for i in range(10):\n    1 / (4 - i)")
-    assert cells.session.log == ["plan 9 1", *["mark 2"] * 4]
-
-
-def test_an_exception_in_backward_goes_through(cells: Setup) -> None:
-    with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar outputs"):
-        cells.run("for i in range(10):\n    model(x).backward()")
-    assert cells.session.described[0]["how"] == "no step found"
-
-
-def test_an_exception_in_a_cell_without_a_loop_says_what_it_was(cells: Setup) -> None:
-    with pytest.raises(ZeroDivisionError):
-        cells.run("model(x)\n1 / 0")
-    assert cells.session.log == ["start_cold"]
-    assert cells.session.described[0]["how"] == "the cell, once"
+@pytest.mark.parametrize(
+    ("cell", "error", "how", "log"),
+    [
+        ("for i in range(10):\n    1 / (4 - i)", ZeroDivisionError, "loop at line 2", ["plan 9 1", *["mark 2"] * 4]),
+        ("for i in range(10):\n    model(x).backward()", RuntimeError, "no step found", []),
+        ("model(x)\n1 / 0", ZeroDivisionError, "the cell, once", ["start_cold"]),
+    ],
+)
+def test_an_exception_leaves_the_last_step_open(
+    cells: Setup, cell: str, error: type[Exception], how: str, log: list[str]
+) -> None:
+    with pytest.raises(error, match=r"division by zero|only for scalar outputs"):
+        cells.run(cell)
+    assert cells.session.log == log
+    assert cells.session.described[0]["how"] == how
 
 
 class Failing(torch.utils.data.Dataset[torch.Tensor]):
@@ -441,57 +436,6 @@ def test_an_exception_in_the_loader_goes_through(cells: Setup, workers: int) -> 
 
 
 # -- what the rules meet --
-
-
-def test_a_training_function_in_a_loop_of_one_drops_the_cold_recording(cells: Setup) -> None:
-    run = cells.run("for epoch in range(1):\n    train(loader(10))")
-    assert run.log == ["start_cold", "drop", "plan None 1", *["mark 3"] * 9]
-
-
-def test_a_new_optimizer_for_every_fold_goes_on_with_the_marks(cells: Setup) -> None:
-    cells.shell.ex("def fold():\n    own = torch.optim.SGD(model.parameters())\n    for i in range(4): own.step()")
-    run = cells.run("def folds():\n    for i in range(5): fold()\nfolds()")
-    assert run.log == ["start_cold", "drop", "plan None 1", *["mark 4"] * 19]
-
-
-def test_a_first_look_at_a_batch_is_no_step(cells: Setup) -> None:
-    run = cells.run("for x, y in loader(9):\n    break\nfor x, y in loader(8):\n    train_step(x, y)")
-    assert (run.how, run.session.planned) == ("loop at line 4", (7, 1))
-
-
-def test_an_exception_that_the_cell_catches_inside_the_loop_is_a_step_like_others(cells: Setup) -> None:
-    run = cells.run("for i in range(6):\n    try:\n        1 / (i - 3)\n    except ZeroDivisionError:\n        pass")
-    assert run.log == ["plan 5 1", *["mark 2"] * 5, "close 2"]
-
-
-def test_a_loop_that_is_left_by_an_exception_may_be_entered_again(cells: Setup) -> None:
-    cell = (
-        "for attempt in range(3):\n    try:\n"
-        "        for n, (x, y) in enumerate(loader(9)):\n            1 / (n - 2 + attempt * 9)"
-    )
-    run = cells.run(cell + "\n    except ZeroDivisionError:\n        pass")
-    assert run.how == "loop at line 4"
-    assert run.log == ["plan 26 1", *["mark 4"] * 20, "close 4"]
-
-
-class Shard(DataLoader[Any]):
-    """Fetches one batch ahead, as accelerate does."""
-
-    def __iter__(self) -> Any:
-        batches = super().__iter__()
-        batch = next(batches)
-        for following in batches:
-            yield batch
-            batch = following
-        yield batch
-
-
-def test_a_loader_that_fetches_ahead_is_no_step_of_its_own(cells: Setup) -> None:
-    cells.shell.user_ns["data"] = Shard(TensorDataset(torch.ones(20, 4), torch.ones(20, 1)), batch_size=2)
-    run = cells.run("for x, y in data:\n    train_step(x, y)")
-    assert run.log == ["plan None 1", *["mark 2"] * 9, "close 2"]
-    run = cells.run("train(data)")
-    assert run.how == "optimizer steps"
 
 
 @pytest.mark.parametrize(
@@ -526,80 +470,33 @@ def test_asking_for_the_length_takes_nothing() -> None:
 # -- explicit ways --
 
 
-def test_a_named_loop_is_the_step_whatever_it_holds(cells: Setup) -> None:
-    run = cells.run("for epoch in range(4):\n    for x, y in loader(3):\n        train_step(x, y)", loop=2)
-    assert run.log == ["plan 3 1", *["mark 2"] * 3, "close 2"]
-
-
-def test_a_named_first_loop_is_the_step(cells: Setup) -> None:
-    run = cells.run("for p in range(4):\n    x = x * 1\nfor i in range(9):\n    model(x)", loop=2)
-    assert run.log == ["plan 3 1", *["mark 2"] * 3, "close 2"]
-
-
-def test_a_named_inner_loop_of_length_one_goes_over_the_outer(cells: Setup) -> None:
-    run = cells.run("for i in range(5):\n    for j in range(1):\n        model(x)", loop=3)
-    assert run.log == ["plan 4 1", *["mark 3"] * 4, "close 3"]
-
-
-def test_a_comment_names_the_loop(cells: Setup) -> None:
-    run = cells.run("for e in range(4):  # gpuprofile: step\n    for x, y in loader(3):\n        train_step(x, y)")
-    assert run.how == "loop at line 2"
-
-
-def test_a_named_line_without_a_loop_is_a_mistake_in_one_line(cells: Setup) -> None:
-    with pytest.raises(UsageError) as caught:
-        cells.run("for i in range(4):\n    while False:\n        pass\n    model(x)", loop=5)
-    assert str(caught.value) == "--loop 5: no loop of the cell begins on that line; its loops are on lines 2 and 3."
-    assert cells.session.log == []
+TWO_LOOPS = "for i in range(4):\n    while False:\n        pass\n    model(x)"
 
 
 @pytest.mark.parametrize(
     ("cell", "options", "text"),
     [
+        (
+            TWO_LOOPS,
+            {"loop": 5},
+            "^--loop 5: no loop of the cell begins on that line; its loops are on lines 2 and 3.$",
+        ),
         ("model(x)", {"loop": 2}, "the cell has no loop of its own"),
         ("model(x)", {"step": "loop"}, "the cell has no loop of its own"),
         ("for i in 'ab': i\nx = 1  # gpuprofile: step", {}, "not on a loop of the cell; its only loop is on line 2"),
         ("for i in 'a': i # gpuprofile: step\nfor i in 'b': i # gpuprofile: step", {}, "is on lines 2, 3"),
     ],
 )
-def test_other_mistakes_are_one_line_too(cells: Setup, cell: str, options: dict[str, Any], text: str) -> None:
+def test_a_mistake_is_one_line(cells: Setup, cell: str, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text) as caught:
         cells.run(cell, **options)
     assert "\n" not in str(caught.value)
-
-
-def test_calls_are_the_steps_as_soon_as_there_is_one(cells: Setup) -> None:
-    run = cells.run("for i in range(10):\n    train_step(x, x[:, :1])\n    user_step()")
-    assert run.described["how"] == "ipyprof.step()"
-    assert run.described["mark"] == "call"
-    assert run.log == ["plan 9 1", *["mark 4"] * 10]
-
-
-def test_calls_in_a_function_are_the_steps(cells: Setup) -> None:
-    run = cells.run("def go():\n    for i in range(6):\n        user_step()\ngo()")
-    assert run.log == ["start_cold", "drop", "plan None 1", *["mark 5"] * 6]
+    assert cells.session.log == []
 
 
 def test_a_call_after_another_choice_is_noted_once(cells: Setup) -> None:
     run = cells.run("for i in range(6):\n    train_step(x, x[:, :1])\nuser_step()\nuser_step()")
     assert [status for _, status, _ in run.detector.notes] == ["warn"]
-
-
-def test_step_call_waits_for_a_call(cells: Setup) -> None:
-    run = cells.run("for i in range(6):\n    train_step(x, x[:, :1])", step="call")
-    assert (run.how, run.log) == ("no step found", [])
-
-
-def test_step_optimizer_marks_the_anchor(cells: Setup) -> None:
-    run = cells.run("for i in range(10):\n    opt_d.step()\n    opt_g.step()", step="optimizer")
-    assert run.how == "optimizer steps"
-    assert run.log == ["plan None 1", *["mark 4"] * 9]
-
-
-def test_step_optimizer_takes_the_one_that_steps_least(cells: Setup) -> None:
-    cell = "for i in range(10):\n    for j in range(5):\n        opt_d.step()\n    opt_g.step()"
-    run = cells.run(cell, step="optimizer")
-    assert run.log == ["plan None 1", *["mark 5"] * 9]
 
 
 def test_a_wrapper_that_fires_twice_counts_once(cells: Setup) -> None:
@@ -614,12 +511,6 @@ def test_a_wrapper_that_fires_twice_counts_once(cells: Setup) -> None:
     assert run.log == ["start_cold", "drop", "plan None 1", *["mark 2"] * 9]
 
 
-def test_step_loader_marks_the_batches(cells: Setup) -> None:
-    run = cells.run("for x, y in loader(10):\n    train_step(x, y)", step="loader")
-    assert run.how == "batches"
-    assert run.log == ["plan 8 1", *["mark 2"] * 9]
-
-
 def test_an_iterable_dataset_has_no_known_length(cells: Setup) -> None:
     class Endless(IterableDataset[Any]):
         def __iter__(self) -> Any:
@@ -631,11 +522,6 @@ def test_an_iterable_dataset_has_no_known_length(cells: Setup) -> None:
     assert run.session.marks == 5
 
 
-def test_step_loop_never_takes_the_optimizer(cells: Setup) -> None:
-    run = cells.run("for epoch in range(5):\n    train(loader(4))", step="loop")
-    assert run.log == ["plan 4 1", *["mark 2"] * 4, "close 2"]
-
-
 def test_step_cell_runs_the_cell_many_times(cells: Setup) -> None:
     session = FakeSession(record=range(3, 6))
     run = cells.run("seen.append(1)\nlen(seen)", session, step="cell")
@@ -644,24 +530,29 @@ def test_step_cell_runs_the_cell_many_times(cells: Setup) -> None:
     assert session.ranges == [2, 3] * 3
 
 
-def test_step_cell_with_one_run_is_cold(cells: Setup) -> None:
-    run = cells.run("seen.append(1)", step="cell", wait=0, warmup=0, active=1)
-    assert run.log == ["start_cold", "close 1"]
-
-
 # -- recorded steps, work, ends --
 
 
-def test_only_recorded_steps_run_with_ranges(cells: Setup) -> None:
+@pytest.mark.parametrize(
+    ("cell", "options", "ranges"),
+    [
+        ("for i in range(8):\n    y = model(x)\n    for j in range(2):\n        z = y + j", {}, [3, 4, 5, 5] * 2),
+        ("for i in range(9):\n    opt.step()\n    y = 1", {"step": "optimizer"}, [3, 4] * 2),
+    ],
+)
+def test_only_recorded_steps_run_with_ranges(
+    cells: Setup, cell: str, options: dict[str, Any], ranges: list[int]
+) -> None:
     session = FakeSession(record=range(3, 5))
-    cells.run("for i in range(8):\n    y = model(x)\n    for j in range(2):\n        z = y + j", session)
-    assert session.ranges == [3, 4, 5, 5] * 2
+    cells.run(cell, session, **options)
+    assert session.ranges == ranges
 
 
-def test_recorded_optimizer_steps_in_a_loop_run_with_ranges(cells: Setup) -> None:
-    session = FakeSession(record=range(3, 5))
-    cells.run("for i in range(9):\n    opt.step()\n    y = 1", session, step="optimizer")
-    assert session.ranges == [3, 4, 3, 4]
+@pytest.mark.parametrize("cell", ["for i in range(50):\n    model(x)", "train(loader(50))"])
+def test_a_session_that_is_over_still_gets_the_marks_for_its_clock(cells: Setup, cell: str) -> None:
+    run = cells.run(cell, FakeSession(over_after=5))
+    assert run.session.marks == 49
+    assert run.detector.notes == []
 
 
 class Gpu:
@@ -680,18 +571,14 @@ class Gpu:
         return self.idle
 
 
-def test_an_allocation_on_the_gpu_is_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_on_the_gpu_is_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allocation, or a stream at work, which is not asked in a capture."""
     gpu = Gpu(monkeypatch)
     launched = Launches()
     assert not launched()
     gpu.allocated += 1
     assert launched()
     assert not launched()
-
-
-def test_a_stream_at_work_is_a_launch_and_is_not_asked_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = Gpu(monkeypatch)
-    launched = Launches()
     gpu.idle = False
     assert launched()
     gpu.capturing = True
@@ -707,22 +594,6 @@ def test_a_loop_that_launches_nothing_is_looked_at_less_and_less(cells: Setup) -
     looks: list[int] = []
     cells.run("for i in range(100_000):\n    pass", launched=lambda: bool(looks.append(1)))
     assert len(looks) < 25
-
-
-def test_marks_of_a_session_that_is_over_cost_no_call(cells: Setup) -> None:
-    run = cells.run("for i in range(50):\n    model(x)", FakeSession(over_after=5))
-    assert run.log == ["plan 49 1", *["mark 2"] * 5]
-
-
-def test_batches_that_are_drawn_beforehand_are_no_steps(cells: Setup) -> None:
-    run = cells.run("batches = list(loader(10))\nfor x, y in batches:\n    model(x)")
-    assert (run.how, run.session.planned) == ("loop at line 3", (9, 1))
-
-
-def test_a_session_that_is_over_in_an_optimizer_hook_harms_nothing(cells: Setup) -> None:
-    run = cells.run("train(loader(50))", FakeSession(over_after=5))
-    assert run.session.marks == 5
-    assert run.detector.notes == []
 
 
 # -- what must not happen --
@@ -799,14 +670,6 @@ def test_a_run_inside_a_run_gives_the_names_back(cells: Setup) -> None:
     run = cells.run("for i in range(6):\n    x = x @ x\n    if i == 2:\n        nested()")
     assert inner.marks == 4
     assert run.log == ["plan 5 1", *["mark 2"] * 5, "close 2"]
-
-
-def test_events_of_other_threads_are_no_steps(cells: Setup) -> None:
-    cell = (
-        "import threading\ndef other():\n    for i in range(20): opt.step()\n"
-        "t = threading.Thread(target=other)\nt.start(); t.join()"
-    )
-    assert cells.run(cell).how == "the cell, once"
 
 
 def test_a_detector_needs_no_module_of_ours_in_the_namespace(cells: Setup) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.memory_cells import ENTRIES
-from tests.gpu.memory_judges import (
+from tests.gpu.memory_cases import (
+    ENTRIES,
     judge_attention,
     judge_caught,
     judge_churn,
@@ -17,7 +17,6 @@ from tests.gpu.memory_judges import (
     judge_leak,
     judge_reading,
     judge_training,
-    wrong_moments,
 )
 
 MATRIX = 500
@@ -158,14 +157,6 @@ def test_devices_are_judged_by_curve_and_holder() -> None:
     assert judge_devices(given()).failures == ()
     assert judge_devices(given(curve=2)).failures
     assert judge_devices(given(size=9)).failures
-
-
-def test_moments_that_do_not_add_up_are_counted() -> None:
-    moments = {"time_ms": [0.0, 1.0], "names": ["a", "b"], "first": [1, 2], "changes": [[1, 5]]}
-    views = {"memory": {"moments": moments}, "heartbeat": {"time_ms": [0.0, 1.0], "allocated": [3, 6]}}
-
-    assert wrong_moments({"views": views}) == 0
-    assert wrong_moments({"views": {**views, "heartbeat": {"time_ms": [0.0, 1.0], "allocated": [3, 7]}}}) == 1
 
 
 def test_the_cost_is_the_median_of_pairs() -> None:

@@ -16,9 +16,8 @@ import pytest
 from tests.gpu.planted import HEALTHY, PAIRS, PLANTED
 from tests.gpu.planted.__main__ import chosen
 from tests.gpu.planted.judge import CLASSIC, classic, rows_of, summary
-from tests.gpu.planted.pace import fixed_step_ms
 from tests.gpu.planted.tables import read_results, write_results
-from tests.gpu.stepped import compile_stepped
+from tests.gpu.stepped import compile_stepped, fixed_step_ms
 from tests.gpu.workloads import NOT_WAITING, Workload
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,9 +14,9 @@ import pytest
 
 import ipyprof
 from ipyprof import history
-from ipyprof import run as running
-from ipyprof.errors import IpyprofError, OptionError, TraceError
+from ipyprof.errors import IpyprofError, OptionError
 from ipyprof.options import Options
+from ipyprof.run import Run
 from ipyprof.show.output import Silent
 from tests import sample_reports
 
@@ -44,10 +44,11 @@ def work(count: int, run: Any | None = None) -> None:
 # -- the block --
 
 
-def test_block_records_the_steps_that_are_called() -> None:
-    # given a block that says where its steps end
+@pytest.mark.parametrize("by_module", [False, True])
+def test_block_records_the_steps_that_are_called(by_module: bool) -> None:
+    # given a block that says where its steps end, by its run or by the module's function
     with ipyprof.profile(quiet=True, items=8, unit="rows") as run:
-        work(12, run)
+        work(12, ipyprof if by_module else run)
     # when it is over, then the report is there, and it is the last one
     assert run.report is not None
     assert run.report.steps.count == 3
@@ -56,14 +57,6 @@ def test_block_records_the_steps_that_are_called() -> None:
     assert run.report.steps.throughput.unit == "rows/s"
     assert run.report.source.cell == ()
     assert ipyprof.last_report() is run.report
-
-
-def test_module_step_is_the_same_as_the_runs() -> None:
-    # given a block that calls the function of the module, when it is over, then its calls were the steps
-    with ipyprof.profile(quiet=True) as run:
-        work(12, ipyprof)
-    assert run.report is not None
-    assert run.report.steps.how == "ipyprof.step()"
 
 
 def test_optimizer_steps_are_found_without_calls() -> None:
@@ -172,16 +165,6 @@ def test_wrong_options_are_refused_at_once(options: dict[str, Any], told: str) -
         ipyprof.profile(**options)
 
 
-def test_unknown_options_are_told_only_what_a_block_takes() -> None:
-    # given an option that there is not
-    with pytest.raises(OptionError) as told:
-        ipyprof.profile(frames=3)
-    # then the list has the documented names, without what a block refuses
-    names = told.value.allowed.removeprefix("the options are ").split(", ")
-    assert "limit" in names
-    assert not {"limit_s", "loop", "output"} & set(names)
-
-
 def test_paths_are_plain_text_in_the_options() -> None:
     # given a file, when the options are written down, then its path is plain
     assert Options(html=Path("a/page.html"), active=5).as_text() == "active=5 html='a/page.html'"
@@ -199,8 +182,8 @@ def test_one_of_several_threads_gets_the_run() -> None:
 
     def ask() -> None:
         ready.wait(10)
-        with running.claim(Surface()) as run:
-            got.append(run is not None)
+        with Run(Options(), Surface(), filename="threads", block=True) as detector:
+            got.append(detector is not None)
             asked.wait(10)
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
@@ -322,8 +305,3 @@ def test_folders_and_lists_without_a_trace_are_refused(tmp_path: Path) -> None:
         ipyprof.load(["a.json", "b.json"])
     with pytest.raises(IpyprofError, match="a list of int"):
         ipyprof.load([1, 2])  # type: ignore[list-item]
-
-
-def test_trace_error_is_one_of_ours() -> None:
-    # given the kinds of our errors, then a trace's is caught as ours
-    assert issubclass(TraceError, IpyprofError)

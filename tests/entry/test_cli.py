@@ -40,7 +40,7 @@ def test_several_files_are_shown_one_after_another(saved: Path, capsys: pytest.C
     assert main(["report", str(saved), str(saved)]) == 0
     assert capsys.readouterr().out.count(f"== {saved}\n") == 2
     assert main(["report", str(saved), str(saved), "--json"]) == 0
-    assert [item["schema"] for item in json.loads(capsys.readouterr().out)] == [1, 1]
+    assert [item["schema"] for item in json.loads(capsys.readouterr().out)] == [2, 2]
 
 
 def test_report_writes_a_page(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,9 +15,9 @@ from IPython.utils.capture import capture_output
 
 import ipyprof
 from ipyprof import history
+from ipyprof import run as kept
 from ipyprof.errors import OptionError
 from ipyprof.show import output as surface
-from ipyprof.trace import writer as kept
 
 LOOP = "for i in range(9):\n    x = torch.tanh(x @ x)\n"
 
@@ -39,12 +39,9 @@ def test_logdir_gets_a_file_that_tensorboard_looks_for(shell: InteractiveShell) 
     again = ipyprof.load(Path("runs/first") / name)
     assert again.source.name == "trial"
     assert again.steps == shell.user_ns["report"].steps
-
-
-def test_each_run_adds_a_file(shell: InteractiveShell) -> None:
-    for _ in range(2):
-        run(shell, f"%%gpuprofile -q --logdir runs\n{LOOP}")
-    assert len(os.listdir("runs")) == 2
+    # and the next run adds one
+    run(shell, f"%%gpuprofile -q --logdir runs/first\n{LOOP}")
+    assert len(os.listdir("runs/first")) == 2
 
 
 def test_the_status_line_ends_with_what_to_do(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,21 +111,16 @@ def test_the_newest_run_keeps_its_trace(panelled: InteractiveShell) -> None:
     assert not second.exists()
 
 
-def test_without_a_panel_no_trace_is_kept(panelled: InteractiveShell) -> None:
-    shown(panelled, f"%%gpuprofile --static\n{LOOP}")
-    assert history.last() is not None
-    assert kept_path() is None
-
-
-def test_a_large_trace_is_not_kept(panelled: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES", 10)
-    shown(panelled, f"%%gpuprofile\n{LOOP}")
-    assert history.last() is not None
-    assert kept_path() is None
-
-
-def test_a_run_without_a_trace_keeps_none(panelled: InteractiveShell) -> None:
-    # given a cell that fails in its first step, when it was shown, then nothing is kept
+@pytest.mark.parametrize(
+    ("cell", "most_bytes"),
+    [(f"--static\n{LOOP}", None), (f"\n{LOOP}", 10), ("\nfor i in range(9):\n    missing(i)\n", None)],
+    ids=["without a panel", "too large", "nothing recorded"],
+)
+def test_no_trace_is_kept_without_need(
+    panelled: InteractiveShell, monkeypatch: pytest.MonkeyPatch, cell: str, most_bytes: int | None
+) -> None:
+    if most_bytes is not None:
+        monkeypatch.setattr(kept, "MOST_BYTES", most_bytes)
     with capture_output():
-        panelled.run_cell("%%gpuprofile\nfor i in range(9):\n    missing(i)\n")
+        panelled.run_cell(f"%%gpuprofile {cell}")
     assert kept_path() is None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +56,13 @@ def test_line_is_split_into_options_and_raw_rest(line: str, words: list[str], re
     assert found == (words, rest)
 
 
-def test_open_quote_is_named() -> None:
-    # given an option with an open quote, when the line is split, then one line says so
-    with pytest.raises(UsageError, match="a quote is not closed"):
-        split_line('--trace "a b', GpuProfile.gpuprofile.parser)
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("--wait -1", "wait=-1; wait is a whole number of at least 0"),
         ("--wait two", "argument --wait: invalid int value: 'two'"),
         ("--frames", "unrecognized arguments: --frames"),
+        ('--trace "a b', "a quote is not closed"),
         ("--step never", "argument --step: invalid choice: 'never'"),
         ("--step call --loop 2", "loop=2 together with step='call'"),
         ("--loop 2", "--loop 2: no loop of the cell begins on that line"),
@@ -169,39 +162,16 @@ def test_cell_form_reports_and_returns_the_value(shell: InteractiveShell, capsys
     assert history.last() is report
 
 
-def test_semicolon_hides_the_value(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    # given a last expression with a semicolon, when the cell ran, then nothing is displayed
-    assert run(shell, "%%gpuprofile -q\nx.shape[0];") is None
-    assert "64" not in capsys.readouterr().out
-
-
-def test_line_form_runs_the_raw_statement(shell: InteractiveShell) -> None:
-    # given a statement with two blanks in a text, when it runs, then they are still two
-    assert run(shell, "%gpuprofile -q --no-memory len('a  b')") == 4
-
-
 def test_quiet_shows_nothing(shell: InteractiveShell, capfd: pytest.CaptureFixture[str]) -> None:
-    # given -q, when a loop ran, then nothing was shown by us and the report is there
+    # given -q, when a loop ran, then nothing was shown by us, no file was written, and one name is new
+    before = set(shell.user_ns)
     run(shell, f"%%gpuprofile -q -o report --no-memory\n{LOOP}")
+    assert set(shell.user_ns) - before == {"report", "i"}
+    assert os.listdir() == []
     shown = capfd.readouterr()
     assert shown.out == ""
     assert "ipyprof" not in shown.err
     assert shell.user_ns["report"].steps.count == 3
-
-
-def test_only_the_named_report_enters_the_namespace(shell: InteractiveShell) -> None:
-    # given the names before
-    before = set(shell.user_ns)
-    # when a cell without names of its own runs
-    run(shell, "%%gpuprofile -q -o report\ntorch.tanh(x);")
-    # then one name is new
-    assert set(shell.user_ns) - before == {"report"}
-
-
-def test_no_file_in_the_working_directory_unless_asked(shell: InteractiveShell) -> None:
-    # given an empty folder, when a cell ran, then it is still empty
-    run(shell, f"%%gpuprofile -q\n{LOOP}")
-    assert os.listdir() == []
 
 
 def test_files_are_written_where_asked_even_if_the_cell_moves(shell: InteractiveShell, tmp_path: Path) -> None:
@@ -286,19 +256,6 @@ def test_failure_of_ours_is_one_line_and_keeps_the_trace(
     assert shell.user_ns["report"] is None
 
 
-@pytest.mark.parametrize(("code", "expected"), [(LOOP, KeyboardInterrupt), (FAILING.format("KeyError(7)"), KeyError)])
-def test_interrupt_of_the_report_does_not_hide_the_cells_error(
-    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, code: str, expected: type[BaseException]
-) -> None:
-    # given an analysis that the user interrupts
-    def interrupt(*_arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(delivery, "report_of", interrupt)
-    # when a cell ran, then its own error is the result, else the interrupt
-    assert type(shell.run_cell(f"%%gpuprofile -q\n{code}").error_in_exec) is expected
-
-
 def test_interrupt_of_the_report_keeps_the_trace(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,6 +266,7 @@ def test_interrupt_of_the_report_keeps_the_trace(
     monkeypatch.setattr(delivery, "report_of", interrupt)
     # when a cell ran
     result = shell.run_cell(f"%%gpuprofile --at-end -o report\n{LOOP}")
+    error = shell.run_cell(f"%%gpuprofile -q\n{FAILING.format('KeyError(7)')}").error_in_exec
     # then one line says where its trace is, and the deep frames of ours are not shown
     shown = without_colours(capsys.readouterr().out)
     (line,) = [line for line in shown.splitlines() if line.startswith("ipyprof: ")]
@@ -317,6 +275,8 @@ def test_interrupt_of_the_report_keeps_the_trace(
     assert Path(line.split(" kept in ")[1]).is_file()
     assert shell.user_ns["report"] is None
     assert "in interrupt" not in shown
+    # and where the cell has an error of its own, that one is the result
+    assert isinstance(error, KeyError)
 
 
 def test_interrupt_while_the_loop_goes_on_still_gives_the_report(
@@ -353,18 +313,6 @@ def test_syntax_error_shows_none_of_the_compilers_frames(
     assert "ast_parse" not in shown
 
 
-def test_page_is_written_through_a_link(shell: InteractiveShell, tmp_path: Path) -> None:
-    # given a link to a file elsewhere
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "real.html").write_text("<!DOCTYPE html>old")
-    (tmp_path / "page.html").symlink_to(Path("elsewhere") / "real.html")
-    # when a page is written to the link, then it is still one, and the file has the page
-    run(shell, f"%%gpuprofile -q --html page.html\n{LOOP}")
-    assert (tmp_path / "page.html").is_symlink()
-    assert (tmp_path / "elsewhere" / "real.html").read_text().startswith("<!DOCTYPE html>")
-    assert os.listdir(tmp_path / "elsewhere") == ["real.html"]
-
-
 def test_file_that_cannot_be_written_is_one_line(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,42 +327,6 @@ def test_file_that_cannot_be_written_is_one_line(
     assert shell.user_ns["report"] is not None
 
 
-# -- a profiler at a time --
-
-
-def test_magic_inside_a_profiled_cell_runs_its_code(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # given a loop with the line form inside
-    run(shell, "%%gpuprofile -o outer\nn = 0\nfor i in range(9):\n    %gpuprofile n += 1\n    x = torch.tanh(x @ x)\n")
-    # when it ran, then the inner statements ran, and it was said once that they have no profile of their own
-    assert shell.user_ns["n"] == 9
-    assert capsys.readouterr().out.count("a profile is already running") == 1
-    assert shell.user_ns["outer"].steps.count == 3
-
-
-def test_refused_magic_sets_its_name_to_none(shell: InteractiveShell) -> None:
-    # given a line form with -o inside a profiled cell, when it ran, then it has no report and its name says so
-    run(shell, "%%gpuprofile -q\nfor i in range(9):\n    %gpuprofile -q -o inner torch.tanh(x)\n")
-    assert shell.user_ns["inner"] is None
-
-
-def test_profiler_of_the_user_wins(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    # given a loop inside the user's own profiler
-    cell = (
-        "%%gpuprofile -o report\n"
-        "with torch.profiler.profile() as theirs:\n"
-        "    for i in range(12):\n"
-        "        x = torch.tanh(x @ x)\n"
-    )
-    # when it ran
-    run(shell, cell)
-    # then their profile is whole, ours says why it has none
-    assert sum(row.count for row in shell.user_ns["theirs"].key_averages() if row.key == "aten::tanh") == 12
-    assert "a profiler was already on" in capsys.readouterr().out
-    assert shell.user_ns["report"].verdict.cause == "inconclusive"
-
-
 # -- what stays --
 
 
@@ -424,16 +336,6 @@ def test_history_keeps_ten(shell: InteractiveShell) -> None:
         run(shell, f"%%gpuprofile -q --name n{number}\ntorch.tanh(x);")
     # when the history is read, then the last ten are there
     assert [report.source.name for report in history.reports()] == [f"n{number}" for number in range(2, 12)]
-
-
-def test_run_keeps_nothing_of_the_cell_alive(shell: InteractiveShell) -> None:
-    # given an object that a cell made
-    run(shell, "%%gpuprofile -q\nclass Thing: pass\nthing = Thing()\nfor i in range(9):\n    torch.tanh(x)\n")
-    watched = weakref.ref(shell.user_ns["thing"])
-    # when its name goes, then it goes
-    run(shell, "del thing")
-    gc.collect()
-    assert watched() is None
 
 
 def test_report_appears_while_the_loop_goes_on(shell: InteractiveShell) -> None:
@@ -451,3 +353,28 @@ def test_report_appears_while_the_loop_goes_on(shell: InteractiveShell) -> None:
     run(shell, cell.format(look).replace("-q", "-q --at-end"))
     assert shell.user_ns["seen"] is None
     assert history.last() is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [("%%gpuprofile -q\nx.shape[0];", None), ("%gpuprofile -q --no-memory len('a  b')", 4)],
+    ids=["a semicolon hides the value", "the line form takes the raw statement"],
+)
+def test_value_of_the_cell(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], code: str, value: object
+) -> None:
+    assert run(shell, code) == value
+    assert "64" not in capsys.readouterr().out
+
+
+def test_magic_inside_a_profiled_cell_runs_its_code(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a loop with the line form inside
+    cell = "n = 0\nfor i in range(9):\n    %gpuprofile -o inner n += 1\n    x = torch.tanh(x @ x)\n"
+    run(shell, f"%%gpuprofile -o outer\n{cell}")
+    # when it ran, then the inner statements ran without a profile of their own, which was said once
+    assert shell.user_ns["n"] == 9
+    assert shell.user_ns["inner"] is None
+    assert capsys.readouterr().out.count("a profile is already running") == 1
+    assert shell.user_ns["outer"].steps.count == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from ipyprof import history, profile
+from ipyprof import profile
 from ipyprof.capture import memory as memory_snapshot
 from ipyprof.errors import OptionError
 from ipyprof.report.report import Report
@@ -43,22 +44,12 @@ def test_a_cell_that_runs_out_of_memory_has_a_report_of_it(shell: InteractiveShe
 
     # then its error goes on unchanged and the report names the line, the request and the holders
     report: Report = shell.user_ns["report"]
-    told = report.views["memory"]["out_of_memory"]
+    told = report.views.memory.out_of_memory
     assert type(error) is torch.OutOfMemoryError
     assert error.args == (MESSAGE,)
-    assert (told["line"], told["tried_bytes"], told["free_bytes"]) == (6, 2**31, 2**30)
+    assert (told.line, told.tried_bytes, told.free_bytes) == (6, 2**31, 2**30)
     text = " ".join(render_text(report, 200).split())
     assert "Line 6 asked for 2,147 MB; 1,074 MB of 8,590 MB were free." in text
-
-
-def test_a_failure_behind_the_report_is_told_in_lines(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # given a loop whose report was shown long before its memory runs out, when it does
-    failed(shell, CELL.replace(" -q", "").replace("FAIL", "58"))
-
-    # then lines say so beneath it
-    assert "Line 6 asked for 2,147 MB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
@@ -69,17 +60,7 @@ def test_without_memory_a_failed_request_heads_the_verdict_all_the_same(shell: I
     # then the verdict and the report tell the line, the request and who holds most, by name
     report: Report = shell.user_ns["report"]
     assert report.verdict.headline.startswith("Line 6 ran out of memory: it asked for 2,147 MB with 1,074 MB free")
-    assert report.views["memory"]["out_of_memory"]["tried_bytes"] == 2**31
-
-
-def test_without_memory_a_failure_behind_the_report_is_told_in_lines(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # given a loop whose report was shown long before its memory runs out, when it does
-    failed(shell, CELL.replace(" -q", " --no-memory").replace("FAIL", "58"))
-
-    # then lines say so beneath it
-    assert "Line 6 asked for 2,147 MB" in capsys.readouterr().out
+    assert report.views.memory.out_of_memory.tried_bytes == 2**31
 
 
 def test_other_errors_tell_nothing_of_memory(shell: InteractiveShell) -> None:
@@ -87,7 +68,7 @@ def test_other_errors_tell_nothing_of_memory(shell: InteractiveShell) -> None:
     failed(shell, "%%gpuprofile -q -o report\nfor step in range(9):\n    1 / (step - 5)\n")
 
     # then its report has no such part
-    assert "out_of_memory" not in shell.user_ns["report"].views.get("memory", {})
+    assert shell.user_ns["report"].failed_request is None
 
 
 def test_on_the_cpu_names_stand_for_the_process_memory(shell: InteractiveShell) -> None:
@@ -136,35 +117,6 @@ class FakeHistory:
             raise OSError("no room")
 
 
-def test_the_history_is_on_for_the_run_and_off_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake = FakeHistory(monkeypatch)
-    target = tmp_path / "memory.pickle"
-
-    with memory_snapshot.MemoryHistory(target, print):
-        assert fake.calls == ["all"]
-
-    assert fake.calls == ["all", "dump", None]
-    assert [file.name for file in tmp_path.iterdir()] == ["memory.pickle"]
-
-
-def test_a_history_of_the_users_stays_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake = FakeHistory(monkeypatch, on=True)
-
-    with memory_snapshot.MemoryHistory(tmp_path / "memory.pickle", print):
-        pass
-
-    assert fake.calls == ["dump"]
-
-
-def test_the_history_is_written_and_off_when_the_cell_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake = FakeHistory(monkeypatch)
-
-    with pytest.raises(ValueError, match="mine"), memory_snapshot.MemoryHistory(tmp_path / "memory.pickle", print):
-        raise ValueError("mine")
-
-    assert fake.calls == ["all", "dump", None]
-
-
 def test_a_snapshot_that_cannot_be_written_is_one_line_and_leaves_no_part(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -202,11 +154,26 @@ def test_a_run_keeps_no_tensor_alive(shell: InteractiveShell) -> None:
     assert {one() for one in shell.user_ns["own"]} == {None}
 
 
-def test_the_history_of_reports_holds_no_tensor(shell: InteractiveShell) -> None:
-    # given a cell with a tensor, when its report is kept
-    shell.run_cell("%%gpuprofile -q\nx = torch.zeros(1000)\nfor step in range(9):\n    x.add_(1)\n").raise_error()
-    report = history.last()
+@pytest.mark.parametrize("options", ["", " --no-memory"])
+def test_a_failure_behind_the_report_is_told_in_lines(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], options: str
+) -> None:
+    # given a loop whose report was shown long before its memory runs out, when it does, then lines say so beneath it
+    failed(shell, CELL.replace(" -q", options).replace("FAIL", "58"))
+    assert "Line 6 asked for 2,147 MB" in capsys.readouterr().out
 
-    # then the report is plain data
-    assert report is not None
-    assert Report.from_dict(report.to_dict()) == Report.from_dict(Report.from_dict(report.to_dict()).to_dict())
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("on", "calls"), [(False, ["all", "dump", None]), (True, ["dump"])])
+def test_the_history_is_on_for_the_run_only_unless_it_is_the_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on: bool, calls: list[Any], fails: bool
+) -> None:
+    # given a history that is off, or on by the user's hand, when a run ends or fails
+    fake = FakeHistory(monkeypatch, on=on)
+    with suppress(ValueError), memory_snapshot.MemoryHistory(tmp_path / "memory.pickle", print):
+        assert fake.calls == ([] if on else ["all"])
+        if fails:
+            raise ValueError
+    # then it was written, and is as before
+    assert fake.calls == calls
+    assert [file.name for file in tmp_path.iterdir()] == ["memory.pickle"]

@@ -13,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import ipyprof
 from ipyprof.__main__ import main
+from ipyprof.analysis.profile import Profile
 from ipyprof.errors import IpyprofError
 from ipyprof.ranks import files as rank_files
 from ipyprof.ranks.summary import RankSummary
@@ -110,13 +111,14 @@ def test_a_folder_of_four_ranks_names_the_late_one(tmp_path: Path) -> None:
     assert report.verdict.cause == "straggler"
     assert report.verdict.headline == SENTENCE
     assert report.ranks is not None
-    assert report.ranks["count"] == 4 and report.ranks["missing"] == []
-    late = report.ranks["straggler"]
-    assert (late["rank"], late["phase"]) == (2, "forward")
-    assert late["late_ms"] == pytest.approx(30.0)
-    assert [one["rank"] for one in report.ranks["per_rank"]] == [0, 1, 2, 3]
+    assert report.ranks.count == 4 and report.ranks.missing == ()
+    late = report.ranks.straggler
+    assert late is not None
+    assert (late.rank, late.phase) == (2, "forward")
+    assert late.late_ms == pytest.approx(30.0)
+    assert [one.rank for one in report.ranks.per_rank] == [0, 1, 2, 3]
     # and the step shown is its own
-    assert report.ranks["shown"] == 2
+    assert report.ranks.shown == 2
     assert trust(report, "rank clocks") == ["the ranks share one clock; the ends of 3 collectives lie within ±0.00 ms"]
 
 
@@ -153,8 +155,8 @@ def test_missing_duplicate_and_cpu_only_ranks_are_named(tmp_path: Path) -> None:
     report = ipyprof.load(folder)
 
     assert report.ranks is not None
-    assert (report.ranks["count"], report.ranks["missing"]) == (3, [1, 3, 4, 5, 6])
-    assert (report.ranks["duplicates"], report.ranks["cpu_only"]) == ([2], [7])
+    assert (report.ranks.count, report.ranks.missing) == (3, (1, 3, 4, 5, 6))
+    assert (report.ranks.duplicates, report.ranks.cpu_only) == ((2,), (7,))
     assert trust(report, "ranks") == [
         "3 of 8 ranks are there, ranks 1, 3–6 missing",
         "more than one file of rank 2: b.json is used, left out: c.json",
@@ -171,8 +173,8 @@ def test_ranks_come_from_the_names_of_files(tmp_path: Path) -> None:
     report = ipyprof.load(folder)
 
     assert report.ranks is not None
-    assert report.ranks["straggler"]["rank"] == 10
-    assert report.ranks["missing"] == list(range(9))
+    assert report.ranks.straggler.rank == 10
+    assert report.ranks.missing == tuple(range(9))
 
 
 def test_external_ids_may_differ_between_ranks(tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_external_ids_may_differ_between_ranks(tmp_path: Path) -> None:
 
     report = ipyprof.load(folder)
 
-    assert report.ranks is not None and report.ranks["straggler"]["rank"] == 1
+    assert report.ranks is not None and report.ranks.straggler.rank == 1
     assert trust(report, "collectives") == []
 
 
@@ -196,7 +198,7 @@ def test_different_steps_are_compared_on_the_common_ones(tmp_path: Path) -> None
 
     report = ipyprof.load(write(tmp_path, ranks))
 
-    assert report.ranks is not None and report.ranks["steps"] == 2
+    assert report.ranks is not None and report.ranks.steps == 2
     assert trust(report, "rank steps") == ["the ranks recorded different steps; 2 are common and compared"]
 
 
@@ -207,7 +209,7 @@ def test_what_is_no_trace_is_left_out_and_named(tmp_path: Path) -> None:
     (folder / "broken.json.gz").write_bytes(b"\x1f\x8b broken")
     # when it is loaded, then the ranks are read and the others are named
     report = ipyprof.load(folder)
-    assert report.ranks is not None and report.ranks["count"] == 4
+    assert report.ranks is not None and report.ranks.count == 4
     left_out = trust(report, "files")
     assert any("notes.json is a notebook" in text for text in left_out)
     assert any("broken.json.gz is a broken gzip file" in text for text in left_out)
@@ -215,19 +217,19 @@ def test_what_is_no_trace_is_left_out_and_named(tmp_path: Path) -> None:
 
 def test_one_file_that_cannot_be_analysed_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given a failure of ours on one of four files
-    real = rank_files._summary
+    real = rank_files.summarise
 
-    def failing(path: Path) -> RankSummary:
-        if path.name == "rank1.json.gz":
+    def failing(profile: Profile) -> RankSummary:
+        if profile.trace.path.endswith("rank1.json.gz"):
             raise RuntimeError("odd")
-        return real(path)
+        return real(profile)
 
-    monkeypatch.setattr(rank_files, "_summary", failing)
+    monkeypatch.setattr(rank_files, "summarise", failing)
     # when they are read here
-    found, refused = rank_files.read_summaries(rank_files.trace_files(four(tmp_path)), workers=1)
+    found = rank_files.read_summaries(rank_files.trace_files(four(tmp_path)), workers=1)
     # then the others are there, and it is named
-    assert [one.rank for one in found] == [0, 2, 3]
-    assert len(refused) == 1 and "rank1.json.gz could not be analysed (RuntimeError: odd)" in refused[0]
+    assert [one.rank for one in found if isinstance(one, RankSummary)] == [0, 2, 3]
+    assert "rank1.json.gz could not be analysed (RuntimeError: odd)" in str(found[1])
 
 
 def test_a_pattern_without_files_is_one_sentence(tmp_path: Path) -> None:
@@ -240,20 +242,18 @@ def test_files_are_read_in_processes_and_a_dead_one_is_made_good(
 ) -> None:
     # given two processes for four files
     paths = rank_files.trace_files(four(tmp_path))
-    found, refused = rank_files.read_summaries(paths, workers=2)
-    assert ([one.rank for one in found], refused) == ([0, 1, 2, 3], [])
+    found = rank_files.read_summaries(paths, workers=2)
+    assert [one.rank for one in found if isinstance(one, RankSummary)] == [0, 1, 2, 3]
     # when no process can be started, then the files are read here, with the same result
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no python"))
-    assert rank_files.read_summaries(paths, workers=2) == (found, [])
+    assert rank_files.read_summaries(paths, workers=2) == found
 
 
 def test_reading_in_processes_does_not_run_the_script_again(tmp_path: Path) -> None:
     # given a script without a guard that prints and loads a folder
     folder = four(tmp_path)
     script = tmp_path / "script.py"
-    script.write_text(
-        f"print('once')\nimport ipyprof\nprint(ipyprof.load({str(folder)!r}).ranks['straggler']['rank'])\n"
-    )
+    script.write_text(f"print('once')\nimport ipyprof\nprint(ipyprof.load({str(folder)!r}).ranks.straggler.rank)\n")
     root = str(Path(ipyprof.__file__).resolve().parents[1])
     # when it runs
     done = subprocess.run(
@@ -270,7 +270,7 @@ def test_report_of_ranks_survives_json_and_is_drawn(tmp_path: Path) -> None:
     assert again.ranks == report.ranks
     text = render_text(again)
     assert "4 ranks, 3 steps compared" in text
-    assert "!      2       +30.00" in text
+    assert "! rank 2 (shown) +30.00" in " ".join(text.split())
 
 
 def test_command_line_shows_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,7 +324,7 @@ def test_recordings_of_two_gpus(name: str, told: str) -> None:
     report = ipyprof.load(str(FOLDER / "nccl-h200" / f"ddp_{name}_rank*.json.gz"))
 
     assert report.ranks is not None
-    assert told in report.ranks["sentence"]
+    assert told in report.ranks.sentence
     assert (report.verdict.cause == "straggler") == (name == "straggler_gpu")
 
 
@@ -342,9 +342,9 @@ def test_real_mixed_folder(tmp_path: Path) -> None:
     report = ipyprof.load([hta / name for name in names])
 
     assert report.ranks is not None
-    assert (report.ranks["world_size"], len(report.ranks["missing"])) == (128, 125)
-    assert report.ranks["duplicates"] == [0]
-    assert report.ranks["cpu_only"] == [2]
+    assert (report.ranks.world_size, len(report.ranks.missing)) == (128, 125)
+    assert report.ranks.duplicates == (0,)
+    assert report.ranks.cpu_only == (2,)
     assert any("numbered in order" in text for text in trust(report, "ranks"))
 
 

@@ -77,37 +77,6 @@ def _repeat_notes(report: Report | None) -> list[str]:
     return [] if report is None else [check.text for check in report.trust if check.check == "repeat"]
 
 
-def test_block_that_runs_once_is_told_what_a_block_can_do() -> None:
-    import torch
-
-    # given a block without steps, when it has run
-    with ipyprof.profile(quiet=True, repeat=3) as run:
-        torch.ones(8, 8) @ torch.ones(8, 8)
-    # then the advice is one that a block can follow
-    assert _repeat_notes(run.report) == ["repeat=3: the block ran once; call run.step() at the end of each step"]
-
-
-def test_block_that_fails_in_its_first_step_is_not_told_to_run_again() -> None:
-    import torch
-
-    # given a block that fails before its first step ends, when it has
-    run = ipyprof.profile(quiet=True, repeat=3)
-    with suppress(RuntimeError), run:
-        torch.ones(8, 8) @ torch.ones(7, 7)
-    # then it is told why there is no more
-    assert _repeat_notes(run.report) == ["repeat=3: 1 recording was made: RuntimeError in the cell"]
-
-
-def test_block_that_ends_before_a_recording_counts_none() -> None:
-    # given a block of three steps that asks for three recordings, when it has run
-    with ipyprof.profile(quiet=True, repeat=3) as run:
-        for _ in range(3):
-            run.step()
-    # then none was made
-    (told,) = _repeat_notes(run.report)
-    assert told.startswith("repeat=3: no recording was made: the cell ended before recording began")
-
-
 def test_memory_that_runs_out_in_a_recording_is_shown_by_that_recording(shell: InteractiveShell) -> None:
     # given a cell that is out of memory in the middle step of its second recording
     message = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB."
@@ -120,7 +89,7 @@ def test_memory_that_runs_out_in_a_recording_is_shown_by_that_recording(shell: I
     # then the request is told as of the recording, and the recording counts neither as made nor in the verdict
     assert report.source.partial == "OutOfMemoryError in step 2 of 3"
     assert report.verdict.headline.startswith("Line 5 ran out of memory")
-    assert not report.views["memory"]["out_of_memory"]["later"]
+    assert not report.views.memory.out_of_memory.later
     assert len(report.repeats.recordings) == 1
     assert report.repeats.shown == 2
     assert not any("disagree" in reason for reason in report.verdict.reasons)
@@ -166,3 +135,27 @@ def test_failing_cell_keeps_the_recordings_that_were_made(shell: InteractiveShel
 def test_ranks_make_one_recording_each() -> None:
     with pytest.raises(OptionError, match="one recording of every rank is compared"):
         Options(repeat=2, ranks="auto")
+
+
+@pytest.mark.parametrize(
+    ("steps", "fails", "told"),
+    [
+        (0, False, "repeat=3: the block ran once; call run.step() at the end of each step"),
+        (0, True, "repeat=3: 1 recording was made: RuntimeError in the cell"),
+        (3, False, "repeat=3: no recording was made: the cell ended before recording began"),
+    ],
+)
+def test_block_that_cannot_repeat_is_told_why(steps: int, fails: bool, told: str) -> None:
+    # given a block that asks for three recordings and has no steps, fails, or ends too early, when it has run
+    import torch
+
+    run = ipyprof.profile(quiet=True, repeat=3)
+    with suppress(RuntimeError), run:
+        torch.ones(8, 8) @ torch.ones(8, 8)
+        if fails:
+            raise RuntimeError
+        for _ in range(steps):
+            run.step()
+    # then one note says what a block can do about it
+    (note,) = _repeat_notes(run.report)
+    assert note.startswith(told)

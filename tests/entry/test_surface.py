@@ -48,9 +48,9 @@ def test_place_follows_the_shell(shell: Any, quiet: bool, kind: type) -> None:
 
 
 def test_notebook_updates_one_escaped_status_line(shell: InteractiveShell) -> None:
-    # given a notebook's surface
-    surface = Notebook(panel=False)
     with capture_output() as captured:
+        # given a notebook's surface
+        surface = Notebook(panel=False)
         # when the status changes and ends
         surface.status("recording <3> steps")
         surface.end("done & over")
@@ -59,13 +59,6 @@ def test_notebook_updates_one_escaped_status_line(shell: InteractiveShell) -> No
     assert "recording &lt;3&gt; steps" in first.data["text/html"]
     assert last.data["text/plain"] == "ipyprof: done & over"
     assert "done &amp; over" in last.data["text/html"]
-
-
-def test_end_without_a_status_shows_nothing(shell: InteractiveShell) -> None:
-    # given a surface that showed no status, when it ends, then there is no output
-    with capture_output() as captured:
-        Notebook(panel=False).end("done")
-    assert captured.outputs == []
 
 
 def test_report_then_panel_as_its_own_output(shell: InteractiveShell) -> None:
@@ -160,10 +153,3 @@ def test_terminal_erases_its_status_before_the_text(
     surface.show(sample_reports.sync())
     assert screen.getvalue() == "\r\033[Kipyprof: recording 3 steps\r\033[K"
     assert "Top operators" in capsys.readouterr().out
-
-
-def test_pipe_gets_no_status(capsys: pytest.CaptureFixture[str]) -> None:
-    # given a standard error that is no terminal, when a status is shown, then nothing is written
-    Terminal().status("recording 3 steps")
-    Terminal().end("done")
-    assert capsys.readouterr() == ("", "")

@@ -6,7 +6,7 @@ import json
 import warnings
 from pathlib import Path
 
-from ipyprof import api
+from ipyprof import saved
 from ipyprof.errors import IpyprofError
 from ipyprof.show.html import render_page
 from ipyprof.show.text import render_text
@@ -23,7 +23,7 @@ def outcome(data: bytes, path: Path) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            reports = api.load_all(path)
+            reports = saved.load_all(path)
         except IpyprofError as refusal:
             if "\n" in str(refusal):
                 raise AssertionError(f"a refusal of several lines: {refusal}") from refusal

@@ -72,8 +72,8 @@ def live_record() -> LiveRecord:
 
 def seeds() -> list[Any]:
     """JSON values: built traces without and with a live record, a saved report, and the smallest recorded ones."""
+    from ipyprof.report.build import report_of
     from ipyprof.report.report import Source
-    from ipyprof.run import report_of
 
     plain, live = built(), built()
     live.live(live_record())

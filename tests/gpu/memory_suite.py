@@ -33,54 +33,21 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
 from ipyprof.analysis.allocations import lifetimes
 from ipyprof.analysis.holders import Ownership
 from ipyprof.analysis.memory import memory_view
 from ipyprof.analysis.steps import find_steps
 from ipyprof.trace.reader import read_trace
-from tests.gpu.memory_cells import (
-    ATTENTION_SETUP,
-    CAUGHT,
-    CAUGHT_SETUP,
-    CHURN,
-    CHURN_SETUP,
-    DEVICES,
-    DEVICES_SETUP,
-    FAILURE,
-    FAILURE_SETUP,
-    FUSED,
-    KEPT,
-    KEPT_SETUP,
-    LEAK,
-    LEAK_SETUP,
-    MATERIALISED,
-    READING,
-    READING_SETUP,
-    STEPS_READ,
-)
-from tests.gpu.memory_judges import (
-    Found,
-    judge_attention,
-    judge_caught,
-    judge_churn,
-    judge_cost,
-    judge_devices,
-    judge_failure,
-    judge_leak,
-    judge_reading,
-    judge_training,
-    megabytes,
-    wrong_moments,
-)
+from tests.gpu import memory_cases as cases
+from tests.gpu.memory_cases import Found, megabytes
+from tests.gpu.planted.worker import new_shell
 from tests.gpu.results import RESULTS, put
 from tests.gpu.workloads import GPT, REDUCED, WORKLOADS
 
@@ -90,15 +57,12 @@ class Notebook:
 
     Args:
         out: folder of the traces.
+        pairs: how often the cost is measured.
     """
 
-    def __init__(self, out: Path) -> None:
-        config = Config()
-        config.HistoryManager.enabled = False
-        config.InteractiveShell.colors = "nocolor"
-        self.shell = InteractiveShell.instance(config=config)
-        self.out = out
-        self.run("%load_ext ipyprof")
+    def __init__(self, out: Path, pairs: int = 7) -> None:
+        self.shell = new_shell()
+        self.out, self.pairs = out, pairs
 
     def run(self, cell: str, *, fails: type[BaseException] | None = None) -> None:
         """Run a cell that succeeds, or ends in this error."""
@@ -129,26 +93,27 @@ class Notebook:
             torch.cuda.empty_cache()
 
 
-def attention(notebook: Notebook, _pairs: int) -> Found:
-    """See the module."""
-    notebook.run(ATTENTION_SETUP)
-    notebook.run(MATERIALISED)
+Measure = Callable[[Notebook], Sequence[Any]]
+"""Runs the cells of a case and gives what its judge takes."""
+
+
+def attention(notebook: Notebook) -> Sequence[Any]:
+    notebook.run(cases.ATTENTION_SETUP)
+    notebook.run(cases.MATERIALISED)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    slow = notebook.report(MATERIALISED)
+    slow = notebook.report(cases.MATERIALISED)
     most = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    fixed = notebook.report(FUSED)
-    if REDUCED:
-        return Found(case="attention", measured="dry run")
-    return judge_attention(slow, fixed, most)
+    return slow, notebook.report(cases.FUSED), most
 
 
-def training(notebook: Notebook, _pairs: int) -> Found:
-    """See the module."""
+def training(notebook: Notebook) -> Sequence[Any]:
     trace_file = notebook.out / "training.json.gz"
     notebook.run(GPT.setup)
     notebook.run(GPT.slow)
-    report = notebook.report(GPT.slow, f"--trace {trace_file}")
+    notebook.report(GPT.slow, f"--trace {trace_file}")
+    if REDUCED:
+        return ()
     names = notebook.shell.user_ns
     parameters = sum(one.numel() * one.element_size() for one in names["model"].parameters())
     state = sum(
@@ -157,50 +122,31 @@ def training(notebook: Notebook, _pairs: int) -> Found:
         for one in values.values()
         if torch.is_tensor(one)
     )
-    if REDUCED:
-        return Found(case="training", measured="dry run")
     trace = read_trace(trace_file)
     assert trace.live is not None
-    steps = find_steps(trace, live=True)
-    blocks = lifetimes(trace, steps, trace.live, 0)
+    blocks = lifetimes(trace, find_steps(trace, live=True), trace.live, 0)
     assert blocks is not None
     whose = Ownership(trace, blocks, [owner for owner in trace.live.owners or () if owner.device == 0])
     records = np.arange(-1, len(blocks.time_ns))
     table = whose.moments(records, np.full(len(records), -1), records, len(records))
     most = {name: int(table.bytes[:, at].max()) for at, name in enumerate(table.names)}
-    wrong = int((table.bytes.sum(axis=1) != blocks.allocated_bytes).sum()) + wrong_moments(report)
-    expected = {
-        "parameters of model": parameters,
-        "gradients of model": parameters,
-        "state of optimizer": state,
-    }
-    return judge_training(most, expected, wrong)
+    wrong = int((table.bytes.sum(axis=1) != blocks.allocated_bytes).sum())
+    roles = ("parameters of model", "gradients of model", "state of optimizer")
+    return most, dict(zip(roles, (parameters, parameters, state), strict=True)), wrong
 
 
-def leak(notebook: Notebook, _pairs: int) -> Found:
-    """See the module."""
-    notebook.run(LEAK_SETUP)
-    report = notebook.report(LEAK)
-    return Found(case="leak", measured="dry run") if REDUCED else judge_leak(report)
+def plain(setup: str, loop: str, options: str = "", **expected: Any) -> Measure:
+    """The report of a cell behind its setup."""
+
+    def measure(notebook: Notebook) -> Sequence[Any]:
+        notebook.run(setup)
+        return (notebook.report(loop, options, **expected),)
+
+    return measure
 
 
-def churn(notebook: Notebook, _pairs: int) -> Found:
-    """See the module."""
-    notebook.run(CHURN_SETUP)
-    report = notebook.report(CHURN)
-    return Found(case="churn", measured="dry run") if REDUCED else judge_churn(report)
-
-
-def caught(notebook: Notebook, _pairs: int) -> Found:
-    """See the module."""
-    notebook.run(CAUGHT_SETUP)
-    report = notebook.report(CAUGHT)
-    return Found(case="caught", measured="dry run") if REDUCED else judge_caught(report)
-
-
-def kept(notebook: Notebook, _pairs: int) -> Found:
-    """See the module."""
-    notebook.run(KEPT_SETUP)
+def kept(notebook: Notebook) -> Sequence[Any]:
+    notebook.run(cases.KEPT_SETUP)
     names = notebook.shell.user_ns
     thing = names["thing"]
     watched = [weakref.ref(one) for one in (thing, thing.weight, thing.losses[0])]
@@ -209,118 +155,118 @@ def kept(notebook: Notebook, _pairs: int) -> Found:
     gc.collect()
     gc.disable()
     try:
-        notebook.report(KEPT)
+        notebook.report(cases.KEPT)
         for name in ("thing", "y", "Thing"):
             del names[name]
         alive = sum(one() is not None for one in watched)
         held_after = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
     finally:
         gc.enable()
-    failures = [f"{alive} of {len(watched)} objects are alive"] if alive else []
+    return alive, held_before, held_after
+
+
+def judge_kept(alive: int, held_before: int, held_after: int) -> Found:
+    failures = [f"{alive} objects are alive"] if alive else []
     if not REDUCED and held_after > held_before - 4 * 2**22:
         failures.append(f"{megabytes(held_after)} are allocated, {megabytes(held_before)} before")
     measured = f"{alive} alive, {megabytes(held_before)} before, {megabytes(held_after)} after"
-    return Found(case="kept", measured=measured, failures=tuple(failures))
+    return Found(measured=measured, failures=tuple(failures))
 
 
-def reading(notebook: Notebook, _pairs: int) -> Found:
-    """See the module."""
+def reading(notebook: Notebook) -> Sequence[Any]:
     file = notebook.out / "reading.json"
-    notebook.run(READING_SETUP)
-    notebook.report(READING, f"--wait 1 --warmup 1 --active {STEPS_READ} --trace {file}")
+    notebook.run(cases.READING_SETUP)
+    notebook.report(cases.READING, f"--wait 1 --warmup 1 --active {cases.STEPS_READ} --trace {file}")
     begin = time.perf_counter()
     trace = read_trace(file)
     summary = memory_view(trace, find_steps(trace, live=True), trace.live)
     seconds = time.perf_counter() - begin
     file.unlink()
-    if REDUCED:
-        return Found(case="reading", measured="dry run")
-    assert summary.busiest is not None
-    assert summary.devices[summary.busiest].holders
-    return judge_reading(len(trace.memory.time_ns), seconds)
+    if not REDUCED:
+        assert summary.busiest is not None
+        assert summary.devices[summary.busiest].holders
+    return len(trace.memory.time_ns), seconds
 
 
-def devices(notebook: Notebook, _pairs: int) -> Found:
-    """See the module."""
-    if torch.cuda.device_count() < 2:
-        return Found(case="devices", measured="not measured: fewer than two GPUs")
-    notebook.run(DEVICES_SETUP)
-    return judge_devices(notebook.report(DEVICES))
-
-
-def failure(notebook: Notebook, _pairs: int) -> Found:
-    """See the module."""
-    notebook.run(FAILURE_SETUP)
-    report = notebook.report(FAILURE, "--wait 1 --warmup 1 --active 3", fails=torch.OutOfMemoryError)
-    return Found(case="failure", measured="dry run") if REDUCED else judge_failure(report)
-
-
-def snapshot(notebook: Notebook, _pairs: int) -> Found:
-    """See the module."""
+def snapshot(notebook: Notebook) -> Sequence[Any]:
     if not torch.cuda.is_available():
-        return Found(case="snapshot", measured="dry run")
+        return ()
     target = notebook.out / "memory.pickle"
-    notebook.run(CHURN_SETUP)
-    notebook.report(CHURN, f"--memory-snapshot {target}")
+    notebook.run(cases.CHURN_SETUP)
+    notebook.report(cases.CHURN, f"--memory-snapshot {target}")
     with target.open("rb") as file:
-        kept = pickle.load(file)
-    entries = sum(map(len, kept["device_traces"]))
-    failures = [] if entries else ["the snapshot has no entries"]
+        entries = sum(map(len, pickle.load(file)["device_traces"]))
     torch.empty(1 << 20, device="cuda")
-    now = torch.cuda.memory._snapshot()["device_traces"]
-    still = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: None)()
-    if still:
+    return entries, getattr(torch._C, "_cuda_isHistoryEnabled", lambda: None)()
+
+
+def judge_snapshot(entries: int, still_on: bool | None) -> Found:
+    failures = [] if entries else ["the snapshot has no entries"]
+    if still_on:
         failures.append("the history is still on")
-    measured = f"{entries} entries, {sum(map(len, now))} in torch afterwards, still on: {still}"
-    return Found(case="snapshot", measured=measured, failures=tuple(failures))
+    return Found(measured=f"{entries} entries, still on: {still_on}", failures=tuple(failures))
 
 
-def cost(notebook: Notebook, pairs: int) -> Found:
-    """See the module."""
+def cost(notebook: Notebook) -> Sequence[Any]:
     loop = next(workload for workload in WORKLOADS if workload.name == "tiny_kernels")
     notebook.run(loop.setup)
     notebook.run(loop.slow)
     recorded, unprofiled = [], []
-    for _ in range(1 if REDUCED else pairs):
+    for _ in range(1 if REDUCED else notebook.pairs):
         reports = [notebook.report(loop.slow, option) for option in ("--memory", "--no-memory")]
         recorded.append(tuple(report["steps"]["profiled_step_ms"] for report in reports))
         unprofiled.append(tuple(report["steps"]["step_ms"] for report in reports))
-    return Found(case="cost", measured="dry run") if REDUCED else judge_cost(recorded, unprofiled)
+    return recorded, unprofiled
 
 
-CASES: dict[str, Callable[[Notebook, int], Found]] = {
-    "cost": cost,
-    "churn": churn,
-    "snapshot": snapshot,
-    "leak": leak,
-    "kept": kept,
-    "caught": caught,
-    "reading": reading,
-    "devices": devices,
-    "attention": attention,
-    "training": training,
-    "failure": failure,
+CASES: dict[str, tuple[Measure, Callable[..., Found]]] = {
+    "cost": (cost, cases.judge_cost),
+    "churn": (plain(cases.CHURN_SETUP, cases.CHURN), cases.judge_churn),
+    "snapshot": (snapshot, judge_snapshot),
+    "leak": (plain(cases.LEAK_SETUP, cases.LEAK), cases.judge_leak),
+    "kept": (kept, judge_kept),
+    "caught": (plain(cases.CAUGHT_SETUP, cases.CAUGHT), cases.judge_caught),
+    "reading": (reading, cases.judge_reading),
+    "devices": (plain(cases.DEVICES_SETUP, cases.DEVICES), cases.judge_devices),
+    "attention": (attention, cases.judge_attention),
+    "training": (training, cases.judge_training),
+    "failure": (
+        plain(
+            cases.FAILURE_SETUP,
+            cases.FAILURE,
+            "--wait 1 --warmup 1 --active 3",
+            fails=torch.OutOfMemoryError,
+        ),
+        cases.judge_failure,
+    ),
 }
-"""The cost comes first, while the process is fresh; large segments, and what limits the memory, come last."""
+"""Case → what runs it, and what judges what that gives. The module says what each is about.
+
+The cost comes first, while the process is fresh; large segments, and what limits the memory, come last.
+"""
 
 
-def run_case(name: str, notebook: Notebook, pairs: int) -> Found:
+def run_case(name: str, notebook: Notebook) -> Found:
     """One case; what it raises is a failure of it."""
+    if name == "devices" and torch.cuda.device_count() < 2:
+        return Found(measured="not measured: fewer than two GPUs")
+    measure, judge = CASES[name]
     try:
-        return CASES[name](notebook, pairs)
+        given = measure(notebook)
+        return Found(measured="dry run") if REDUCED and judge is not judge_kept else judge(*given)
     except Exception as error:
-        return Found(case=name, measured="", failures=(f"{type(error).__name__}: {error}",))
+        return Found(measured="", failures=(f"{type(error).__name__}: {error}",))
     finally:
         notebook.forget()
 
 
-def table(found: Sequence[Found], seconds: float) -> str:
+def table(found: Mapping[str, Found], seconds: float) -> str:
     """The results as Markdown."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU, dry run"
     lines = ["## Memory", "", f"{device}, torch {torch.__version__}, {seconds:.0f} s in all.", ""]
     lines += ["| case | measured | holds |", "| --- | --- | --- |"]
-    for one in found:
-        lines.append(f"| {one.case} | {one.measured} | {'; '.join(one.failures) or 'yes'} |")
+    for name, one in found.items():
+        lines.append(f"| {name} | {one.measured} | {'; '.join(one.failures) or 'yes'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -334,17 +280,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = (given.out or Path(tempfile.mkdtemp(prefix="ipyprof-memory-"))).resolve()
     out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    notebook = Notebook(out)
-    found = []
+    notebook = Notebook(out, given.pairs)
+    found: dict[str, Found] = {}
     for name in given.only or CASES:
-        found.append(run_case(name, notebook, given.pairs))
-        one = found[-1]
+        one = found[name] = run_case(name, notebook)
         print(f"{'ok  ' if not one.failures else 'FAIL'} {name}: {one.measured} {'; '.join(one.failures)}", flush=True)
     text = table(found, time.perf_counter() - begin)
     (out / "MEMORY.md").write_text(text)
     if torch.cuda.is_available() and given.out is None and given.only is None:
         put(RESULTS, "memory", text)
-    return int(any(one.failures for one in found))
+    return int(any(one.failures for one in found.values()))
 
 
 if __name__ == "__main__":

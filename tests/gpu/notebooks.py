@@ -50,7 +50,7 @@ _IMAGE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
 _ABSOLUTE = re.compile(r"(?<![\w.:/<])/(?:home|root|tmp|work|usr|opt|var|etc|mnt|srv|Users|private)/[\w.\-/]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Lesson:
     """One notebook.
 
@@ -58,65 +58,57 @@ class Lesson:
         stem: its file's name.
         expected: name of a report in the notebook → its verdict on a GPU: a cause, ``not`` a cause, or ``cause
             cleared`` for a finding that must be cleared. In the notebook's order.
-        recorded: what is appended to the stem → the report that is shown under that name where there is no GPU.
+        shown: the reports that are shown where there is no GPU; the first under the notebook's own name.
     """
 
     stem: str
     expected: Mapping[str, str]
-    recorded: Mapping[str, str]
+    shown: tuple[str, ...]
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """What is appended to the stem → the report that is kept under that name."""
+        return {f"_{name}" if at else "": name for at, name in enumerate(self.shown)}
 
 
 LESSONS = (
     Lesson(
-        stem="01_first_profile",
-        expected={"report": "cpu_bound", "lean": "cpu_bound", "exported": "cpu_bound", "after": "not cpu_bound"},
-        recorded={"": "report", "_after": "after"},
+        "01_first_profile",
+        {"report": "cpu_bound", "lean": "cpu_bound", "exported": "cpu_bound", "after": "not cpu_bound"},
+        ("report", "after"),
     ),
     Lesson(
-        stem="02_data_starvation",
-        expected={"before": "data_loading", "half": "data_loading", "after": "not data_loading"},
-        recorded={"": "before", "_after": "after"},
+        "02_data_starvation",
+        {"before": "data_loading", "half": "data_loading", "after": "not data_loading"},
+        ("before", "after"),
     ),
     Lesson(
-        stem="03_item_harmful_and_harmless",
-        expected={
-            "before": "host_sync",
-            "after": "not host_sync",
-            "harmless": "host_sync cleared",
-            "unread": "not host_sync",
-        },
-        recorded={"": "before", "_after": "after", "_harmless": "harmless"},
+        "03_item_harmful_and_harmless",
+        {"before": "host_sync", "after": "not host_sync", "harmless": "host_sync cleared", "unread": "not host_sync"},
+        ("before", "after", "harmless"),
+    ),
+    Lesson("04_attention_against_flash", {"before": "memory_bound", "after": "not memory_bound"}, ("before", "after")),
+    Lesson(
+        "05_tiny_kernels",
+        {"before": "launch_bound", "after": "not launch_bound", "compiled": "not data_loading"},
+        ("before", "after"),
     ),
     Lesson(
-        stem="04_attention_against_flash",
-        expected={"before": "memory_bound", "after": "not memory_bound"},
-        recorded={"": "before", "_after": "after"},
+        "06_memory_churn",
+        {"before": "allocator", "after": "not allocator", "growing": "not data_loading"},
+        ("before", "after", "growing"),
     ),
     Lesson(
-        stem="05_tiny_kernels",
-        expected={"before": "launch_bound", "after": "not launch_bound", "compiled": "not data_loading"},
-        recorded={"": "before", "_after": "after"},
-    ),
-    Lesson(
-        stem="06_memory_churn",
-        expected={"before": "allocator", "after": "not allocator", "growing": "not data_loading"},
-        recorded={"": "before", "_after": "after", "_growing": "growing"},
-    ),
-    Lesson(
-        stem="07_shapes_and_tensor_cores",
-        expected={
+        "07_shapes_and_tensor_cores",
+        {
             "before": "misaligned_shapes",
             "after": "not misaligned_shapes",
             "float32": "tensor_cores",
             "autocast": "not tensor_cores",
         },
-        recorded={"": "before", "_after": "after", "_float32": "float32"},
+        ("before", "after", "float32"),
     ),
-    Lesson(
-        stem="08_five_step_checkup",
-        expected={"before": "data_loading", "after": "not data_loading"},
-        recorded={"": "before", "_after": "after"},
-    ),
+    Lesson("08_five_step_checkup", {"before": "data_loading", "after": "not data_loading"}, ("before", "after")),
 )
 
 

@@ -1,29 +1,21 @@
-"""Loop cells with a call at every step: what the hand timing and the baseline recording run instead of the magic."""
+"""Loop cells with a call at every step: what the hand timing runs instead of the magic."""
 
 from __future__ import annotations
 
 import ast
-import copy
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
 import torch
 
-UNRANGED = (
-    ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Global | ast.Nonlocal
-    | ast.Pass | ast.Break | ast.Continue
-)  # fmt: skip
-
 
 def compile_stepped(source: str, filename: str) -> Any:
-    """The loop cell's code, its first line being line 2, with calls to ``__mark`` and ranges in a second body.
+    """The loop cell's code, its first line being line 2, with calls to ``__mark``.
 
-    ``__mark()`` is called at the start of each iteration of the last outermost ``for`` and ``__closed()`` once behind
-    that loop. Where ``__mark()`` is true the iteration runs a copy whose statements stand in ``__range("## line N")``.
+    It is called at the start of each iteration of the last outermost ``for``, and once behind that loop.
 
     Raises:
         ValueError: the cell has no outermost ``for``.
@@ -34,49 +26,33 @@ def compile_stepped(source: str, filename: str) -> Any:
         raise ValueError(f"{filename} has no loop at its own level")
     loop = tree.body[at]
     assert isinstance(loop, ast.For)
-    loop.body = [
-        ast.If(test=_call("__mark"), body=[_ranged(copy.deepcopy(line)) for line in loop.body], orelse=loop.body)
-    ]
-    tree.body.insert(at + 1, ast.Expr(_call("__closed")))
+    mark = ast.parse("__mark()").body[0]
+    loop.body.insert(0, mark)
+    tree.body.insert(at + 1, mark)
     return compile(ast.fix_missing_locations(tree), filename, "exec")
-
-
-def _call(name: str, *arguments: ast.expr) -> ast.Call:
-    return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=list(arguments), keywords=[])
-
-
-def _ranged(statement: ast.stmt) -> ast.stmt:
-    if isinstance(statement, UNRANGED):
-        return statement
-    for part in ("body", "orelse", "finalbody"):
-        if inner := getattr(statement, part, None):
-            setattr(statement, part, [_ranged(line) for line in inner])
-    entered = ast.withitem(context_expr=_call("__range", ast.Constant(f"## line {statement.lineno}")))
-    return ast.With(items=[entered], body=[statement], lineno=statement.lineno, col_offset=statement.col_offset)
 
 
 class Marks:
     """Step boundaries of one run of a loop, read after it. Without CUDA the wall clock stands for both clocks.
 
     Args:
-        on_mark: called with the number of every mark, the closing one too; says whether the step is recorded.
+        on_mark: called with the number of every mark, the closing one too.
     """
 
-    def __init__(self, on_mark: Callable[[int], bool] = lambda number: False) -> None:
+    def __init__(self, on_mark: Callable[[int], None] = lambda number: None) -> None:
         self._on_mark = on_mark
         self._cuda = torch.cuda.is_available()
         self._events: list[torch.cuda.Event] = []
         self.wall_s: list[float] = []
 
-    def mark(self) -> bool:
-        """Whether the step that begins here is recorded."""
-        recorded = self._on_mark(len(self.wall_s))
+    def mark(self) -> None:
+        """A step ends and the next begins."""
+        self._on_mark(len(self.wall_s))
         self.wall_s.append(time.perf_counter())
         if self._cuda:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
             self._events.append(event)
-        return recorded
 
     def steps_ms(self) -> list[float]:
         """Milliseconds from each mark to the next on the GPU's clock; synchronises."""
@@ -86,20 +62,13 @@ class Marks:
         return [before.elapsed_time(after) for before, after in itertools.pairwise(self._events)]
 
 
-@contextmanager
-def _nothing(name: str) -> Iterator[None]:
-    yield
-
-
 def run_stepped(code: Any, namespace: dict[str, Any], marks: Marks) -> None:
-    """Runs code of `compile_stepped` in ``namespace`` with these marks; the calls' names are gone afterwards."""
-    ranges = getattr(torch._C._profiler, "_RecordFunctionFast", _nothing)
-    namespace.update(__mark=marks.mark, __closed=marks.mark, __range=ranges)
+    """Runs code of `compile_stepped` in ``namespace`` with these marks; their name is gone afterwards."""
+    namespace["__mark"] = marks.mark
     try:
         exec(code, namespace)
     finally:
-        for name in ("__mark", "__closed", "__range"):
-            namespace.pop(name, None)
+        namespace.pop("__mark", None)
 
 
 def hand_step_ms(source: str, namespace: dict[str, Any], skip: int = 5) -> float:
@@ -117,10 +86,9 @@ def block_step_ms(source: str, namespace: dict[str, Any], skip: int = 3) -> floa
     """The mean unprofiled step in ms between two synchronisations, one at mark ``skip`` and one behind the loop."""
     cuda = torch.cuda.is_available()
 
-    def at_mark(number: int) -> bool:
+    def at_mark(number: int) -> None:
         if number == skip and cuda:
             torch.cuda.synchronize()
-        return False
 
     marks = Marks(at_mark)
     run_stepped(compile_stepped(source, "<hand>"), namespace, marks)
@@ -130,6 +98,9 @@ def block_step_ms(source: str, namespace: dict[str, Any], skip: int = 3) -> floa
     return 1e3 * (time.perf_counter() - marks.wall_s[skip]) / steps if steps > 0 else float("nan")
 
 
+# A shared host has two speeds or more (5,000 small CPU operators take 15 or 29 ms on the machine of the results) and
+# changes between them within seconds. The replay predicts the step of the host that was recorded; a fixed form that was
+# timed while the host ran at another speed is another machine's.
 SAME_SPEED = 1.25  # readings of `host_ms` within this factor are one speed; the two speeds seen are 1.9 apart
 
 
@@ -151,3 +122,17 @@ def host_ms() -> float:
             small.add(1)
         taken.append(1e3 * (time.perf_counter() - begun))
     return min(taken)
+
+
+def fixed_step_ms(slow: Mapping[str, Any], fixed: Mapping[str, Any]) -> tuple[float, bool]:
+    """(the fixed form's step in ms, whether it was timed at the speed at which the slow form was recorded).
+
+    The median over the hand timings at that speed; over all where there is none, or where the speed changed during the
+    recording. NaN without timings.
+    """
+    hand, paces, pace = fixed.get("hand_ms") or [], fixed.get("paces_ms") or [], slow.get("pace_ms")
+    if pace is not None and len(paces) == len(hand):
+        same = [step for step, at in zip(hand, paces, strict=True) if same_speed(at, pace)]
+        if same:
+            return median(same), True
+    return float(fixed.get("step_ms", float("nan"))), False

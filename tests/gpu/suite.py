@@ -38,10 +38,9 @@ from nbclient.exceptions import CellExecutionError
 
 from tests.gpu.results import RESULTS, put
 from tests.gpu.stepped import SAME_SPEED, same_speed
-from tests.gpu.workloads import NOT_WAITING, STAND_INS, WORKLOADS, Workload
+from tests.gpu.workloads import NOT_WAITING, STAND_INS, WAITING, WORKLOADS, Workload
 
 ROOT = Path(__file__).resolve().parents[2]
-WAITING = frozenset({"data_loading", "host_sync", "allocator", "transfer", "cpu_bound", "launch_bound"})
 RELATIVE, ABSOLUTE_MS = 0.05, 0.2
 SUM_MS = 1e-6
 CELL_SECONDS = 180

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from textwrap import dedent
+from typing import Any
 
 import torch
 
@@ -20,6 +21,15 @@ REDUCED = {"1": True, "0": False}.get(os.environ.get("IPYPROF_SMALL", ""), not t
 
 NOT_WAITING = "not waiting"
 """The expected verdict of a step whose GPU does not wait: no waiting cause heads it and none is found."""
+
+
+WAITING = frozenset(
+    {
+        "data_loading", "host_sync", "allocator", "transfer", "cpu_bound", "launch_bound", "communication", "straggler",
+        "unstable_shapes",
+    }
+)  # fmt: skip
+"""The causes that make a GPU wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +76,15 @@ class Workload:
     def forms(self) -> dict[str, str]:
         """The loop cells by form: ``slow``, and ``fixed`` where there is one."""
         return {"slow": self.slow} | ({} if self.fixed is None else {"fixed": self.fixed})
+
+
+def pair(*, slow: str, edits: tuple[tuple[str, str], ...], **fields: Any) -> Workload:
+    """A workload whose fixed cell is the slow one after these replacements, (old, new); each matches once."""
+    fixed = slow
+    for old, new in edits:
+        assert fixed.count(old) == 1, (fields["name"], old)
+        fixed = fixed.replace(old, new)
+    return Workload(slow=slow, fixed=fixed, **fields)
 
 
 def _size(full: int, reduced: int) -> int:
@@ -434,7 +453,7 @@ SQUARES_SETUP = _cell(f"""
     orthogonal = torch.linalg.qr(torch.randn(n, n))[0].to(device)  # its powers stay finite
 """)
 
-SQUARES = Workload(
+SQUARES = pair(
     name="lecture_squares",
     setup=SQUARES_SETUP,
     slow=_cell("""
@@ -443,11 +462,7 @@ SQUARES = Workload(
             x = x @ x
             x[0, 0].item()
     """),
-    fixed=_cell("""
-        x = orthogonal
-        for step in range(20):
-            x = x @ x
-    """),
+    edits=(("    x[0, 0].item()\n", ""),),
     slow_cause=None,
 )
 

@@ -155,7 +155,7 @@ def report(cause: str, **statuses: str) -> Mapping[str, Any]:
 )
 def test_verdicts_are_judged(expected: str, given: Mapping[str, Any], words: list[str]) -> None:
     # given an expectation and a report, when it is judged, then what is wrong is said
-    lesson = Lesson(stem="x", expected={"a": expected}, recorded={})
+    lesson = Lesson(stem="x", expected={"a": expected}, shown=())
     assert verdict_failures(lesson, {"a": given}) == words
     assert verdict_failures(lesson, {}) == ["no report a"]
 

@@ -20,9 +20,9 @@ import builtins, multiprocessing, time, torch
 import torch.optim.optimizer as optimizer_module
 from torch.utils.data import DataLoader, dataloader
 from IPython.core.magic import output_can_be_silenced
-from ipyprof.capture.cell import compile_cell, detector_for, run_cell
+from ipyprof.capture.cell import compile_cell, run_cell
 from ipyprof.options import Options
-from tests.capture.fake_session import FakeSession
+from tests.capture.fake_session import FakeSession, detector_for
 
 sessions = []
 

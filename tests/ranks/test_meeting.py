@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +14,9 @@ import torch.distributed as dist
 from ipyprof.errors import OptionError
 from ipyprof.options import Options
 from ipyprof.ranks import job as ranks
-from ipyprof.ranks.files import judge
-from ipyprof.ranks.job import Meeting, World, chosen, facts_of_process, packed, termination_deferred, unpacked
-from ipyprof.ranks.summary import call_the_roll
+from ipyprof.ranks.job import Meeting, World, kept_ranks, termination_deferred, with_machine
+from ipyprof.ranks.judge import judge
+from ipyprof.ranks.summary import RankSummary
 from ipyprof.trace.live import DeviceState, LiveRecord
 from tests.simulated_ranks import MS, Job, simulate
 
@@ -28,37 +27,36 @@ def store() -> Any:
     return dist.HashStore()
 
 
-def test_messages_arrive_whole(store: Any) -> None:
-    """A message of over half a MB goes in parts."""
-    first, second = (Meeting(World(rank=rank, size=2), store) for rank in (0, 1))
-    large = os.urandom(1_300_000)
-    second.send("summary/1", large)
-    second.send("empty", b"")
-
-    assert first.gather(["summary/1", "empty"], 1.0) == {"summary/1": large, "empty": b""}
-
-
-def test_runs_are_kept_apart(store: Any) -> None:
+def test_summaries_arrive_and_runs_are_kept_apart(store: Any) -> None:
     """The second run of a rank does not read the first run's messages."""
-    Meeting(World(rank=1, size=2), store).send("summary/1", b"old")
-    first = Meeting(World(rank=0, size=2), store)
-    assert first.receive("summary/1", 0.1) == b"old"
+    (sent,) = simulate(Job(ranks=2, buckets=500))[1:]
+    Meeting(1, store).send("summary/1", sent)
+    first, again = (Meeting(0, store) for _ in range(2))
 
-    again = Meeting(World(rank=0, size=2), store)
-
-    assert again.receive("summary/1", 0.1) is None
+    assert first.gather(["summary/1"], RankSummary, 0.1) == {"summary/1": sent}
+    assert again.gather(["summary/1"], RankSummary, 0.1) == {}
 
 
 def test_a_wait_ends(store: Any) -> None:
     # given three ranks of which one never comes
-    first = Meeting(World(rank=0, size=3), store)
-    Meeting(World(rank=1, size=3), store).send("summary/1", b"here")
+    first = Meeting(0, store)
+    Meeting(1, store).send("decision", {1: "late"})
     # when rank 0 waits for a fifth of a second
     begin = time.monotonic()
-    found = first.gather(["summary/1", "summary/2"], 0.2)
+    found = first.gather(["decision", "summary/2"], dict[int, str], 0.2)
     # then it has what has come, and goes on
-    assert found == {"summary/1": b"here"}
+    assert found == {"decision": {1: "late"}}
     assert time.monotonic() - begin < 2.0
+
+
+def test_what_is_no_message_is_not_taken(store: Any) -> None:
+    """Nothing is unpickled: what comes from the store is data of the expected type, or nothing."""
+    first = Meeting(0, store)
+    first.send("odd", ["no summary"])
+    store.set("ipyprof/1/broken", b"no zlib")
+
+    assert first.gather(["odd"], RankSummary, 0.1) == {}
+    assert first.gather(["broken"], RankSummary, 0.1) == {}
 
 
 def test_a_store_that_goes_away_ends_the_wait() -> None:
@@ -71,7 +69,7 @@ def test_a_store_that_goes_away_ends_the_wait() -> None:
         def check(self, _names: list[str]) -> bool:
             raise RuntimeError("Connection reset by peer")
 
-    assert Meeting(World(rank=1, size=2), Gone()).receive("decision", 60.0) is None
+    assert Meeting(1, Gone()).gather(["decision"], dict[int, str], 60.0) == {}
 
 
 def test_sigterm_waits_until_the_report_is_there() -> None:
@@ -140,48 +138,34 @@ def test_only_the_launchers_store_is_asked_before_there_is_a_group(monkeypatch: 
     assert time.monotonic() - begin < 1.0
 
 
-def test_traces_are_kept_of_few_ranks_and_why() -> None:
-    """First, last, one of each host, the late one, and a typical one."""
-    roll = call_the_roll(simulate(Job(ranks=24, late={13: ("loader", 31 * MS)})))
-
-    assert chosen(roll, judge(roll)) == {
-        0: "typical, first, first on node0",
-        8: "first on node1",
-        13: "late",
-        16: "first on node2",
-        23: "last",
-    }
-
-
-def test_traces_of_balanced_ranks_on_one_host() -> None:
-    roll = call_the_roll([replace(one, facts=replace(one.facts, host="node0")) for one in simulate(Job(ranks=8))])
-
-    assert chosen(roll, judge(roll)) == {0: "first", 7: "last"}
+@pytest.mark.parametrize(
+    ("job", "kept"),
+    [
+        (Job(ranks=24, late={13: ("loader", 31 * MS)}), {0: "first", 13: "late", 23: "last"}),
+        (Job(ranks=8, late={7: ("loader", 31 * MS)}), {0: "first", 7: "late, last"}),
+        (Job(ranks=8), {0: "first", 7: "last"}),
+    ],
+)
+def test_traces_are_kept_of_few_ranks(job: Job, kept: dict[int, str]) -> None:
+    assert kept_ranks(judge(simulate(job))) == kept
 
 
-def test_messages_are_plain_values() -> None:
-    """Nothing is unpickled: what comes from the store is data."""
-    assert unpacked(packed({"1": "late"})) == {"1": "late"}
-    for wrong in (b"no zlib", packed({})[:-3]):
-        with pytest.raises(ValueError, match="message"):
-            unpacked(wrong)
-
-
-def test_what_the_driver_says_is_in_the_facts() -> None:
+def test_what_the_driver_says_goes_along() -> None:
     state = DeviceState(
         sm_clock_mhz=1200,
-        max_sm_clock_mhz=1980,
         slowed_by=("software power cap",),
         pcie_generation=4,
         pcie_width=8,
         max_pcie_generation=5,
         max_pcie_width=16,
     )
-    facts = facts_of_process(LiveRecord(device_state=state, device_names={"0": "NVIDIA H200"}))
+    live = LiveRecord(device_state=state, device_names={"0": "NVIDIA H200"})
 
-    assert (facts.gpu, facts.clock_mhz, facts.clock_limit_mhz) == ("NVIDIA H200", 1200, 1980)
-    assert (facts.throttle, facts.pcie) == (("software power cap",), "gen 4 x8 of gen 5 x16")
-    assert facts.host
+    found = with_machine(RankSummary(rank=0), live)
+
+    assert (found.gpu, found.clock_mhz) == ("NVIDIA H200", 1200)
+    assert (found.throttle, found.pcie) == (("software power cap",), "gen 4 x8 of gen 5 x16")
+    assert found.host
 
 
 def test_the_option_is_auto_or_nothing() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from ipyprof.analysis.profile import analyse
-from ipyprof.diagnosis.causes import allocator, cpu_bound, data_loading, host_sync, launch_bound, transfer
+from ipyprof.diagnosis.causes import cause_of
 from tests.looped import SOURCE, gains, profiled
 from tests.machine import Machine, live
 
@@ -37,7 +37,7 @@ def fed(machine: Machine) -> None:
 
 def test_loader_the_gpu_waits_for_is_found() -> None:
     """Without it the kernel follows itself after 1 us: 2,001."""
-    finding = data_loading.find(profiled(starving, 8_005))
+    finding = cause_of("data_loading").find(profiled(starving, 8_005))
 
     assert gains(finding) == ("found", 6_004.0, 2_001.0)
     assert finding.speedup_bound == pytest.approx(8_005 / 2_001)
@@ -47,7 +47,7 @@ def test_loader_the_gpu_waits_for_is_found() -> None:
 
 
 def test_loader_beside_a_busy_gpu_is_cleared() -> None:
-    finding = data_loading.find(profiled(fed, 2_002))
+    finding = cause_of("data_loading").find(profiled(fed, 2_002))
 
     assert gains(finding) == ("cleared", 0.0, 2_002.0)
     assert "0.80 ms" in finding.evidence
@@ -55,7 +55,7 @@ def test_loader_beside_a_busy_gpu_is_cleared() -> None:
 
 
 def test_no_loader() -> None:
-    finding = data_loading.find(profiled(lambda machine: machine.launch(100), 101))
+    finding = cause_of("data_loading").find(profiled(lambda machine: machine.launch(100), 101))
 
     assert gains(finding) == ("cleared", 0.0, 101.0)
     assert finding.evidence == "no loader span and no fetch in the recorded steps"
@@ -66,7 +66,7 @@ def test_loader_that_waits_for_workers_is_told_from_one_without() -> None:
         machine.loader(8_000, name="_MultiProcessingDataLoaderIter.__next__")
         machine.launch(2_000)
 
-    finding = data_loading.find(profiled(body, 8_005))
+    finding = cause_of("data_loading").find(profiled(body, 8_005))
 
     assert finding.status == "found"
     assert "waiting for worker processes" in finding.evidence
@@ -81,7 +81,7 @@ def test_fetch_of_a_plain_generator_is_found_in_a_for_loop() -> None:
             machine.launch(2_000)
         machine.python(8_000)
 
-    finding = data_loading.find(profiled(body, 8_005, loop_is_for=True))
+    finding = cause_of("data_loading").find(profiled(body, 8_005, loop_is_for=True))
 
     assert gains(finding) == ("found", 6_004.0, 2_001.0)
 
@@ -94,7 +94,7 @@ def test_slow_copy_to_the_gpu_is_no_loading() -> None:
         machine.blocking_copy(5_000, 64_000_000)
         machine.launch(100)
 
-    finding = data_loading.find(profiled(body, 5_114))
+    finding = cause_of("data_loading").find(profiled(body, 5_114))
 
     assert finding.status == "cleared"
 
@@ -114,7 +114,7 @@ def reading(machine: Machine) -> None:
 
 def test_read_that_drains_the_gpu_is_found() -> None:
     """Without it ten kernels follow each other: 1,010."""
-    finding = host_sync.find(profiled(reading, 1_700))
+    finding = cause_of("host_sync").find(profiled(reading, 1_700))
 
     assert gains(finding) == ("found", 690.0, 1_010.0)
     assert (finding.where.operator, finding.where.line) == ("aten::item", 4)
@@ -142,7 +142,7 @@ def test_no_change_is_offered_where_the_tensor_would_be_read_again(text: str) ->
             reading(machine)
     record = live(SOURCE.replace("    total += y.item()", text), 1_700)
 
-    finding = host_sync.find(analyse(machine.trace(), record))
+    finding = cause_of("host_sync").find(analyse(machine.trace(), record))
 
     assert (finding.status, finding.change) == ("found", None)
 
@@ -154,7 +154,7 @@ def test_read_of_a_busy_gpu_is_cleared() -> None:
         machine.launch(2_000)
         machine.item()
 
-    finding = host_sync.find(profiled(body, 2_010))
+    finding = cause_of("host_sync").find(profiled(body, 2_010))
 
     assert gains(finding) == ("cleared", 9.0, 2_001.0)
     assert "for a GPU that is busy anyway" in finding.evidence
@@ -162,7 +162,7 @@ def test_read_of_a_busy_gpu_is_cleared() -> None:
 
 
 def test_no_synchronisation() -> None:
-    finding = host_sync.find(profiled(lambda machine: machine.launch(100), 101))
+    finding = cause_of("host_sync").find(profiled(lambda machine: machine.launch(100), 101))
 
     assert gains(finding) == ("cleared", 0.0, 101.0)
     assert finding.evidence == "no line waits for the GPU"
@@ -176,7 +176,7 @@ def test_plain_synchronise_is_found_without_an_operator() -> None:
         machine.sync()
         machine.python(93)
 
-    finding = host_sync.find(profiled(body, 200))
+    finding = cause_of("host_sync").find(profiled(body, 200))
 
     assert gains(finding) == ("found", 99.0, 101.0)
     assert finding.where.operator == "cudaDeviceSynchronize"
@@ -199,7 +199,7 @@ def test_views_that_feed_a_read_go_with_it_and_other_operators_stay() -> None:
 
     profile = profiled(body, 50 + 5 + 1 + 82 + 10)
 
-    assert gains(host_sync.find(profile))[2] == 50 + 5 + 1 + 2
+    assert gains(cause_of("host_sync").find(profile))[2] == 50 + 5 + 1 + 2
 
 
 def test_each_line_that_reads_is_a_site_of_its_own() -> None:
@@ -210,7 +210,7 @@ def test_each_line_that_reads_is_a_site_of_its_own() -> None:
                 machine.item()
                 machine.python(python)
 
-    finding = host_sync.find(profiled(body, 320))
+    finding = cause_of("host_sync").find(profiled(body, 320))
 
     assert {site.where.line for site in finding.sites} == {3, 4}
     assert finding.where.line == finding.sites[0].where.line == 4
@@ -222,7 +222,7 @@ def test_synchronisation_of_an_allocator_call_is_the_allocators() -> None:
         machine.launch(100)
         machine.free()
 
-    finding = host_sync.find(profiled(body, 155))
+    finding = cause_of("host_sync").find(profiled(body, 155))
 
     assert finding.evidence == "no line waits for the GPU"
 
@@ -242,7 +242,7 @@ def flushing(machine: Machine) -> None:
 
 def test_allocation_the_gpu_waits_for_is_found() -> None:
     """Without it five kernels follow each other: 505."""
-    finding = allocator.find(profiled(flushing, 1_275))
+    finding = cause_of("allocator").find(profiled(flushing, 1_275))
 
     assert gains(finding) == ("found", 770.0, 505.0)
     assert finding.where.line == 5
@@ -261,12 +261,12 @@ def test_requests_that_flush_the_cache_are_told_apart_from_a_flush_by_the_progra
             machine.call("cudaMalloc", 100)
         machine.launch(100)
 
-    finding = allocator.find(profiled(body, 420))
+    finding = cause_of("allocator").find(profiled(body, 420))
 
     assert finding.status == "found"
     assert finding.evidence.endswith("4 requests had to flush the cache first")
     assert "expandable_segments" in finding.advice
-    assert "requests had to" not in allocator.find(profiled(flushing, 1_275)).evidence
+    assert "requests had to" not in cause_of("allocator").find(profiled(flushing, 1_275)).evidence
 
 
 def test_what_grows_is_named_where_the_allocator_has_to_ask_for_more_in_every_step() -> None:
@@ -278,7 +278,7 @@ def test_what_grows_is_named_where_the_allocator_has_to_ask_for_more_in_every_st
         machine.builder.memory(machine.host, 100_000_000, held + 100_000_000, 9_000_000_000, address=held)
         machine.launch(100)
 
-    finding = allocator.find(profiled(body, 400))
+    finding = cause_of("allocator").find(profiled(body, 400))
 
     assert finding.status == "found"
     assert "100 MB more after each step" in finding.advice
@@ -290,14 +290,14 @@ def test_allocation_beside_a_busy_gpu_is_cleared() -> None:
         machine.launch(2_000)
         machine.call("cudaMalloc", 400)
 
-    finding = allocator.find(profiled(body, 2_001))
+    finding = cause_of("allocator").find(profiled(body, 2_001))
 
     assert gains(finding) == ("cleared", 0.0, 2_001.0)
     assert "1 × cudaMalloc" in finding.evidence
 
 
 def test_no_allocation() -> None:
-    finding = allocator.find(profiled(lambda machine: machine.launch(100), 101))
+    finding = cause_of("allocator").find(profiled(lambda machine: machine.launch(100), 101))
 
     assert gains(finding) == ("cleared", 0.0, 101.0)
     assert finding.evidence == "no cudaMalloc or cudaFree inside the steps"
@@ -312,7 +312,7 @@ def test_memory_that_goes_up_and_down_inside_the_cache_is_cleared_in_so_many_wor
         machine.launch(100)
         machine.builder.memory(machine.host, -2_000_000_000, held + 1_000_000_000, 9_000_000_000)
 
-    finding = allocator.find(profiled(body, 101))
+    finding = cause_of("allocator").find(profiled(body, 101))
 
     assert finding.status == "cleared"
     assert finding.evidence == (
@@ -327,7 +327,7 @@ def test_memory_that_only_grows_is_no_saw_tooth() -> None:
         machine.builder.memory(machine.host + 1, 1_000_000_000, held, 9_000_000_000)
         machine.launch(100)
 
-    assert allocator.find(profiled(body, 101)).evidence == "no cudaMalloc or cudaFree inside the steps"
+    assert cause_of("allocator").find(profiled(body, 101)).evidence == "no cudaMalloc or cudaFree inside the steps"
 
 
 # transfer
@@ -343,7 +343,7 @@ def copying(machine: Machine) -> None:
 
 def test_pageable_copy_is_found() -> None:
     """At 55 GB/s beside the kernels: 145.455 us and 1 between two copies."""
-    finding = transfer.find(profiled(copying, 1_009))
+    finding = cause_of("transfer").find(profiled(copying, 1_009))
 
     assert gains(finding) == ("found", 862.545, 146.455)
     assert finding.where.line == 3
@@ -356,14 +356,14 @@ def test_copy_beside_a_busy_gpu_is_cleared() -> None:
         machine.launch(2_000)
         machine.copy(150, 8_000_000, stream=20)
 
-    finding = transfer.find(profiled(body, 2_001))
+    finding = cause_of("transfer").find(profiled(body, 2_001))
 
     assert gains(finding) == ("cleared", 0.0, 2_001.0)
 
 
 def test_no_large_copy() -> None:
     """A read of four bytes is a read."""
-    finding = transfer.find(profiled(reading, 1_700))
+    finding = cause_of("transfer").find(profiled(reading, 1_700))
 
     assert gains(finding) == ("cleared", 0.0, 1_700.0)
     assert finding.evidence.startswith("no copy of 1 MB or more")
@@ -387,7 +387,7 @@ def kept_on_the_host(behind: float) -> Callable[[Machine], None]:
 def test_giving_back_the_host_tensor_goes_with_its_copy(behind: float, left: float) -> None:
     """8 MB take 800 us at most; what is beyond is the statement's own work with the copy."""
     step = 5 + 100 + 1 + 900 + 3 + behind
-    finding = transfer.find(profiled(kept_on_the_host(behind), step))
+    finding = cause_of("transfer").find(profiled(kept_on_the_host(behind), step))
 
     assert finding.predicted_step_ms is not None
     assert finding.predicted_step_ms * 1000 == pytest.approx(max(101.0, left + 5 + 5), abs=6)
@@ -405,7 +405,7 @@ def test_copy_that_is_a_node_of_a_graph_takes_no_kernels_with_it() -> None:
             machine.builder.copy_record("DtoH", at + 20 * 501, 100, 2_000_000, correlation=correlation)
             machine.ready[0, 7] = at + 20 * 501 + 100
             machine.host += 10
-    finding = transfer.find(analyse(machine.trace(), live(SOURCE, 10_121, 10_121, 10_121)))
+    finding = cause_of("transfer").find(analyse(machine.trace(), live(SOURCE, 10_121, 10_121, 10_121)))
 
     assert finding.predicted_step_ms is not None
     assert finding.predicted_step_ms > 9.9
@@ -424,7 +424,7 @@ def test_what_is_said_of_the_hosts_memory_is_known(direction: str, words: str, c
         machine.blocking_copy(900, 8_000_000, direction=direction)
         machine.launch(100)
 
-    finding = transfer.find(profiled(body, 1_009))
+    finding = cause_of("transfer").find(profiled(body, 1_009))
 
     assert words in finding.evidence
     assert cure in finding.advice
@@ -438,7 +438,7 @@ def test_the_direction_that_takes_longer_is_named_with_its_own_numbers() -> None
         machine.launch(10)
         machine.blocking_copy(5_000, 200_000_000, direction="DtoH pageable")
 
-    finding = transfer.find(profiled(body, 5_150))
+    finding = cause_of("transfer").find(profiled(body, 5_150))
 
     assert finding.evidence.startswith("200 MB to the host in a step, 5.00 ms, 40.0 GB/s")
     assert "after the loop" in finding.advice
@@ -450,7 +450,7 @@ def test_an_operator_behind_a_copy_to_the_host_is_no_release() -> None:
         with machine.op("aten::sort"):
             machine.python(500)
 
-    finding = transfer.find(profiled(body, 5 + 100 + 1 + 900 + 3 + 500))
+    finding = cause_of("transfer").find(profiled(body, 5 + 100 + 1 + 900 + 3 + 500))
 
     assert finding.predicted_step_ms is not None
     assert finding.predicted_step_ms * 1000 > 500
@@ -463,7 +463,7 @@ def test_copy_to_the_host_is_not_made() -> None:
         machine.launch(100)
         machine.blocking_copy(900, 8_000_000, direction="DtoH pageable")
 
-    finding = transfer.find(profiled(body, 1_009))
+    finding = cause_of("transfer").find(profiled(body, 1_009))
 
     assert gains(finding) == ("found", 908.0, 101.0)
     assert "to the host" in finding.evidence
@@ -481,8 +481,8 @@ def test_copy_and_the_synchronise_behind_it_are_one() -> None:
 
     profile = profiled(body, 1_049)
 
-    assert gains(transfer.find(profile))[2] == 146.455
-    assert host_sync.find(profile).evidence == "no line waits for the GPU"
+    assert gains(cause_of("transfer").find(profile))[2] == 146.455
+    assert cause_of("host_sync").find(profile).evidence == "no line waits for the GPU"
 
 
 # cpu_bound
@@ -497,7 +497,7 @@ def computing(machine: Machine) -> None:
 
 
 def test_python_the_gpu_waits_for_is_found() -> None:
-    finding = cpu_bound.find(profiled(computing, 505))
+    finding = cause_of("cpu_bound").find(profiled(computing, 505))
 
     assert gains(finding) == ("found", 404.0, 101.0)
     assert finding.where.line == 3
@@ -511,7 +511,7 @@ def test_python_beside_a_busy_gpu_is_cleared() -> None:
         machine.launch(400)
         machine.launch(400)
 
-    finding = cpu_bound.find(profiled(body, 903))
+    finding = cause_of("cpu_bound").find(profiled(body, 903))
 
     assert gains(finding) == ("cleared", 0.0, 903.0)
 
@@ -522,7 +522,7 @@ def test_no_long_stretch_of_python() -> None:
             machine.python(60)
             machine.launch(10)
 
-    finding = cpu_bound.find(profiled(body, 650))
+    finding = cause_of("cpu_bound").find(profiled(body, 650))
 
     assert gains(finding) == ("cleared", 0.0, 650.0)
     assert "no stretch" in finding.evidence
@@ -536,11 +536,11 @@ def test_operator_that_computes_on_the_cpu_is_host_work() -> None:
             machine.python(500)
         machine.launch(100)
 
-    assert gains(cpu_bound.find(profiled(body, 505))) == ("found", 404.0, 101.0)
+    assert gains(cause_of("cpu_bound").find(profiled(body, 505))) == ("found", 404.0, 101.0)
 
 
 def test_fetching_is_not_counted_as_python_too() -> None:
-    finding = cpu_bound.find(profiled(starving, 8_005))
+    finding = cause_of("cpu_bound").find(profiled(starving, 8_005))
 
     assert "no stretch" in finding.evidence
 
@@ -551,7 +551,7 @@ def test_dispatch_of_an_operator_is_no_python() -> None:
             machine.python(300)
             machine.launch(100)
 
-    assert "no stretch" in cpu_bound.find(profiled(body, 305)).evidence
+    assert "no stretch" in cause_of("cpu_bound").find(profiled(body, 305)).evidence
 
 
 # launch_bound
@@ -567,7 +567,7 @@ def tiny(machine: Machine) -> None:
 
 def test_kernels_shorter_than_their_launch_are_found() -> None:
     """One graph: 20 kernels of 2 without a pause."""
-    finding = launch_bound.find(profiled(tiny, 600))
+    finding = cause_of("launch_bound").find(profiled(tiny, 600))
 
     assert gains(finding) == ("found", 560.0, 40.0)
     assert finding.evidence == "20 launches in a step, one every 30 µs; the median kernel runs 2 µs"
@@ -581,14 +581,14 @@ def test_launches_beside_a_busy_gpu_are_cleared() -> None:
         for _ in range(20):
             machine.launch(200)
 
-    finding = launch_bound.find(profiled(body, 4_020))
+    finding = cause_of("launch_bound").find(profiled(body, 4_020))
 
     assert gains(finding) == ("cleared", 20.0, 4_000.0)
     assert "recovers 0.5 % of the step" in finding.evidence
 
 
 def test_a_single_launch_beside_a_busy_gpu_is_cleared() -> None:
-    finding = launch_bound.find(profiled(lambda machine: machine.launch(100), 101))
+    finding = cause_of("launch_bound").find(profiled(lambda machine: machine.launch(100), 101))
 
     assert finding.status == "cleared"
     assert finding.evidence.startswith("1 launch in a step, ")
@@ -604,8 +604,8 @@ def test_a_single_launch_behind_much_dispatch_is_launch_bound() -> None:
 
     profile = profiled(body, 90)
 
-    assert gains(launch_bound.find(profile)) == ("found", 80.0, 10.0)
-    assert cpu_bound.find(profile).status == "cleared"
+    assert gains(cause_of("launch_bound").find(profile)) == ("found", 80.0, 10.0)
+    assert cause_of("cpu_bound").find(profile).status == "cleared"
 
 
 def test_python_around_a_single_launch_is_not_the_launch() -> None:
@@ -618,13 +618,13 @@ def test_python_around_a_single_launch_is_not_the_launch() -> None:
 
     profile = profiled(body, 100)
 
-    assert gains(cpu_bound.find(profile)) == ("found", 90.0, 10.0)
-    assert launch_bound.find(profile).status == "cleared"
+    assert gains(cause_of("cpu_bound").find(profile)) == ("found", 90.0, 10.0)
+    assert cause_of("launch_bound").find(profile).status == "cleared"
 
 
 def test_graph_launch_is_not_launch_bound() -> None:
     """A15: one launch, twenty kernels."""
-    finding = launch_bound.find(profiled(lambda machine: machine.graph(20, 4), 100))
+    finding = cause_of("launch_bound").find(profiled(lambda machine: machine.graph(20, 4), 100))
 
     assert gains(finding) == ("cleared", 0.0, 100.0)
     assert finding.evidence == "all kernels are launched as graphs"
@@ -641,7 +641,7 @@ def test_graph_keeps_the_loader_the_wait_and_long_python() -> None:
         machine.python(300)
         machine.sync(tail=2)
 
-    finding = launch_bound.find(profiled(body, 952))
+    finding = cause_of("launch_bound").find(profiled(body, 952))
 
     assert finding.predicted_step_ms is not None
     assert finding.predicted_step_ms * 1000 == pytest.approx(500 + 10 + 300 + 2)
@@ -656,7 +656,7 @@ def test_graph_takes_the_operators_between_two_launches_with_it() -> None:
                 machine.python(150)
                 machine.launch(20, own=10)
 
-    assert gains(launch_bound.find(profiled(body, 1_600))) == ("found", 1_400.0, 200.0)
+    assert gains(cause_of("launch_bound").find(profiled(body, 1_600))) == ("found", 1_400.0, 200.0)
 
 
 # Found or cleared.
@@ -674,7 +674,7 @@ def losing(share: float) -> Callable[[Machine], None]:
 
 @pytest.mark.parametrize(("share", "status"), [(0.045, "cleared"), (0.055, "found")])
 def test_found_needs_five_percent_of_the_step(share: float, status: str) -> None:
-    finding = host_sync.find(profiled(losing(share), 1_000))
+    finding = cause_of("host_sync").find(profiled(losing(share), 1_000))
 
     assert finding.recoverable_ms == pytest.approx(share)
     assert finding.status == status
@@ -682,7 +682,7 @@ def test_found_needs_five_percent_of_the_step(share: float, status: str) -> None
 
 @pytest.mark.parametrize(("share", "status"), [(0.07, "cleared"), (0.10, "found")])
 def test_without_a_baseline_found_needs_eight_percent(share: float, status: str) -> None:
-    assert host_sync.find(profiled(losing(share), None)).status == status
+    assert cause_of("host_sync").find(profiled(losing(share), None)).status == status
 
 
 @pytest.mark.parametrize(("off", "status"), [(0.03, "found"), (0.05, "unknown")])
@@ -691,7 +691,7 @@ def test_found_needs_twice_the_replays_error(off: float, status: str) -> None:
     profile = replace(profiled(losing(0.08), 1_000), fit_error=off)
 
     assert profile.error_ns == pytest.approx(off * 1_000_000)
-    assert host_sync.find(profile).status == status
+    assert cause_of("host_sync").find(profile).status == status
 
 
 def test_slower_gpu_of_the_unprofiled_steps_is_no_error_of_the_replay() -> None:
@@ -699,12 +699,12 @@ def test_slower_gpu_of_the_unprofiled_steps_is_no_error_of_the_replay() -> None:
     profile = profiled(losing(0.08), 1_045)
 
     assert profile.error_ns < 1_045
-    assert gains(host_sync.find(profile))[:2] == ("found", pytest.approx(80))
+    assert gains(cause_of("host_sync").find(profile))[:2] == ("found", pytest.approx(80))
 
 
 def test_slower_host_of_the_unprofiled_steps_loses_more_to_the_loader() -> None:
     """Fetch 8,000 and launch 5, 1.25 times as long: 10,006. Without the fetch the kernel follows itself: 2,001."""
-    finding = data_loading.find(profiled(starving, 10_006.25))
+    finding = cause_of("data_loading").find(profiled(starving, 10_006.25))
 
     status, recovered, predicted = gains(finding)
     assert status == "found"
@@ -724,12 +724,12 @@ def test_slower_host_takes_its_operators_with_it() -> None:
     profile = profiled(body, 1_736)
 
     assert profile.drift == pytest.approx(1.4, rel=2e-3)
-    assert "no stretch" in cpu_bound.find(profile).evidence
+    assert "no stretch" in cause_of("cpu_bound").find(profile).evidence
 
 
 def test_gain_never_exceeds_the_step() -> None:
     """The baseline is far shorter than the loader's recorded time."""
-    finding = data_loading.find(profiled(starving, 2_500))
+    finding = cause_of("data_loading").find(profiled(starving, 2_500))
 
     assert finding.recoverable_ms is not None
     assert 0 <= finding.recoverable_ms < 2.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ipyprof.trace.kineto import UNKNOWN_NS, nanoseconds
+from ipyprof.trace.kineto import UNKNOWN_NS, joined_times, nanoseconds
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ from ipyprof.trace.kineto import UNKNOWN_NS, nanoseconds
 def test_nanoseconds_of_one_text(text: bytes, expected: int) -> None:
     for others in ([], [b"7.125"], [b"1", b"22.5"]):
         texts = [msgspec.Raw(part) for part in [*others, text]]
-        assert nanoseconds(texts).tolist()[-1] == expected
+        assert nanoseconds(joined_times(texts)).tolist()[-1] == expected
 
 
 def test_no_texts_have_no_times() -> None:
-    assert nanoseconds([]).tolist() == []
+    assert nanoseconds(joined_times([])).tolist() == []

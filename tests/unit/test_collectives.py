@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from ipyprof.analysis.steps import find_steps
-from ipyprof.ranks.collectives import CollectiveKind, Collectives, collectives_of, step_numbers
+from ipyprof.ranks.collectives import CollectiveKind, collectives_of, step_numbers
+from ipyprof.trace.model import Trace
 from tests.builder import TraceBuilder
 from tests.shared_traces import shared_trace
 
@@ -28,9 +30,24 @@ def metadata(name: str = "allreduce", elements: int = MEGA, group: str = "0", ra
     }
 
 
-def found(builder: TraceBuilder) -> Collectives:
-    trace = builder.trace()
-    return collectives_of(trace, find_steps(trace))
+@dataclass(frozen=True)
+class Found:
+    """The columns of a table of collectives, as lists."""
+
+    kinds: tuple[CollectiveKind, ...]
+    kind: list[int]
+    step: list[int]
+    ready: list[int]
+    start: list[int]
+    end: list[int]
+    joined: list[int]
+    exposed: list[int]
+
+
+def found(source: TraceBuilder | Trace) -> Found:
+    trace = source.trace() if isinstance(source, TraceBuilder) else source
+    kinds, table = collectives_of(trace, find_steps(trace))
+    return Found(kinds, *table.T.tolist())
 
 
 def backward(kernel: str = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", **args: Any) -> TraceBuilder:
@@ -44,60 +61,34 @@ def backward(kernel: str = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", **args
     return builder
 
 
-def test_a_collective_is_what_its_metadata_says() -> None:
-    # given a kernel with metadata
+def test_a_collective_is_what_its_metadata_says_and_ready_when_earlier_work_is_done() -> None:
+    # given a collective with metadata in step 4 that starts 2 after the kernel launched before it
     one = found(backward(**metadata()))
-    # then group, members, size, message and algorithm are known
-    assert one.kinds == (
-        CollectiveKind(
-            group="0",
-            members=(0, 1),
-            name="allreduce",
-            elements=MEGA,
-            dtype="BFloat16",
-            size=2,
-            algorithm="RING LL",
-        ),
-    )
-    assert one.kinds[0].message_bytes == 2 * MEGA
-    # and the bus moves 2 (n − 1) / n of the message: 2 MB in 1 ms
-    assert one.kinds[0].bus_bytes_per_s(1e6) == pytest.approx(2e9)
+    # then group, members, size and message are known, and it was ready at the kernel's end; nothing hides any of it
+    assert one.kinds == (CollectiveKind(name="allreduce", group="0", members=(0, 1), size=2, message_bytes=2 * MEGA),)
+    assert (one.ready, one.start, one.end) == ([110_000], [112_000], [200_000])
+    assert (one.step, one.exposed) == ([4], [88_000])
 
 
 @pytest.mark.parametrize(
-    "kernel",
+    ("kernel", "told", "name", "together"),
     [
-        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)",
-        "ncclDevKernel_Generic(x)",
-        "ncclDevKernel_Generic_4(x)",
-        "rccl_main_kernel(x)",
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)", "_allgather_base", "allgather", True),
+        ("ncclDevKernel_Generic(x)", "allgather_into_tensor_coalesced", "allgatherintotensorcoalesced", True),
+        ("ncclDevKernel_Generic_4(x)", "_reduce_scatter_base", "reducescatter", True),
+        ("rccl_main_kernel(x)", "all_to_allv", "alltoallv", True),
+        ("ncclDevKernel_Generic(x)", "reduce", "reduce", False),
+        ("ncclDevKernel_Generic(x)", "broadcast", "broadcast", False),
+        ("ncclDevKernel_Generic(x)", "barrier", "barrier", True),
     ],
 )
-def test_the_kernel_name_does_not_tell_the_collective(kernel: str) -> None:
-    """C2: which collective it is comes from the metadata, whatever the kernel is called."""
-    one = found(backward(kernel, **metadata("all_gather_into_tensor")))
-
-    assert [kind.name for kind in one.kinds] == ["allgatherintotensor"]
-
-
-@pytest.mark.parametrize(
-    ("told", "name", "together", "bus"),
-    [
-        ("_allgather_base", "allgather", True, 1e9),
-        ("allgather_into_tensor_coalesced", "allgatherintotensorcoalesced", True, 1e9),
-        ("_reduce_scatter_base", "reducescatter", True, 1e9),
-        ("all_to_allv", "alltoallv", True, 1e9),
-        ("reduce", "reduce", False, 2e9),
-        ("broadcast", "broadcast", False, 2e9),
-        ("barrier", "barrier", True, None),
-    ],
-)
-def test_names_of_several_versions_mean_the_same(told: str, name: str, together: bool, bus: float | None) -> None:
-    """Two ranks, 2 MB in 1 ms; who may leave early says nothing of the clocks."""
-    (kind,) = found(backward(**metadata(told))).kinds
+def test_the_metadata_tells_the_collective_and_not_the_kernels_name(
+    kernel: str, told: str, name: str, together: bool
+) -> None:
+    """C2: names of several versions mean the same. Of one that may be left early the end says nothing of the clocks."""
+    (kind,) = found(backward(kernel, **metadata(told))).kinds
 
     assert (kind.name, kind.leaves_together) == (name, together)
-    assert kind.bus_bytes_per_s(1e6) == (None if bus is None else pytest.approx(bus))
 
 
 def test_without_metadata_the_annotation_around_the_launch_tells() -> None:
@@ -109,18 +100,8 @@ def test_without_metadata_the_annotation_around_the_launch_tells() -> None:
     # when its collectives are read
     one = found(builder)
     # then there is one, of that name and size
-    assert len(one) == 1
-    assert (one.kinds[0].name, one.kinds[0].elements, one.kinds[0].message_bytes) == ("allreduce", 10_000, 40_000)
-
-
-def test_a_rank_is_ready_when_its_own_earlier_work_is_done() -> None:
-    # given a collective that starts 2 after the kernel launched before it
-    one = found(backward(**metadata()))
-    # then it was ready at the kernel's end, in step 4, and no other work hides any of it
-    assert one.ready_ns.tolist() == [110_000]
-    assert (one.start_ns.tolist(), one.end_ns.tolist()) == ([112_000], [200_000])
-    assert one.step.tolist() == [4]
-    assert one.exposed_ns.tolist() == [88_000]
+    assert one.kind == [0]
+    assert (one.kinds[0].name, one.kinds[0].message_bytes) == ("allreduce", 40_000)
 
 
 def test_a_collective_behind_another_one_was_ready_before_it_started() -> None:
@@ -132,8 +113,8 @@ def test_a_collective_behind_another_one_was_ready_before_it_started() -> None:
 
     one = found(builder)
 
-    assert one.ready_ns.tolist() == [110_000, 110_000]
-    assert one.start_ns.tolist() == [112_000, 200_000]
+    assert one.ready == [110_000, 110_000]
+    assert one.start == [112_000, 200_000]
 
 
 def test_work_that_starts_right_behind_the_end_has_waited_for_it() -> None:
@@ -143,8 +124,8 @@ def test_work_that_starts_right_behind_the_end_has_waited_for_it() -> None:
     busy = backward(**metadata())
     busy.launch(at=28, dur=2, kernel_name="gemm", kernel_at=111, kernel_dur=93, stream=COMPUTE)
     # then only the first one waited
-    assert waited.joined.tolist() == [True]
-    assert found(busy).joined.tolist() == [False]
+    assert waited.joined == [1]
+    assert found(busy).joined == [0]
 
 
 def test_a_host_that_synchronises_has_waited() -> None:
@@ -152,7 +133,7 @@ def test_a_host_that_synchronises_has_waited() -> None:
     builder.events = [event for event in builder.events if event["name"] != "adam"]
     builder.sync(at=40, dur=163)
 
-    assert found(builder).joined.tolist() == [True]
+    assert found(builder).joined == [1]
 
 
 def test_carried_over_and_pairwise_ones_are_left_out() -> None:
@@ -161,9 +142,8 @@ def test_carried_over_and_pairwise_ones_are_left_out() -> None:
     builder.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", 1, 5, stream=NETWORK)
     builder.launch(at=60, dur=2, kernel_name="ncclDevKernel_SendRecv(x)", kernel_at=210, kernel_dur=5, stream=NETWORK)
     builder.events[-1]["args"].update(metadata("send"))
-    # when the collectives are read, then both are counted and not used
-    one = found(builder)
-    assert (len(one), one.left_out) == (1, 2)
+    # when the collectives are read, then neither is among them
+    assert found(builder).kind == [0]
 
 
 def test_steps_are_numbered_as_their_marks() -> None:
@@ -192,40 +172,25 @@ def gloo(*, overlapped: bool) -> TraceBuilder:
     return builder
 
 
-def test_without_a_gpu_the_annotations_of_gloo_are_the_collectives() -> None:
-    """The file has one group: its name and ranks are theirs."""
-    one = found(gloo(overlapped=False))
+@pytest.mark.parametrize(("overlapped", "waited", "exposed"), [(False, 1, 3_900_000), (True, 0, 0)])
+def test_without_a_gpu_the_annotations_of_gloo_are_the_collectives(overlapped: bool, waited: int, exposed: int) -> None:
+    """The file has one group: its name and ranks are theirs. A host that works on does not wait."""
+    one = found(gloo(overlapped=overlapped))
 
-    assert not one.on_device
     assert (one.kinds[0].name, one.kinds[0].group, one.kinds[0].members) == ("allreduce", "0", (0, 1))
-    assert one.ready_ns.tolist() == [1_000_000]
-    assert one.joined.tolist() == [True]
-    assert one.exposed_ns.tolist() == [3_900_000]
+    assert (one.ready, one.joined, one.exposed) == ([1_000_000], [waited], [exposed])
 
 
-def test_a_host_that_works_on_does_not_wait_for_gloo() -> None:
-    one = found(gloo(overlapped=True))
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("tests~data~timeline_analysis~sampled_rank-0.json.gz", {"alltoall", "allreduce", "allgather"}),
+        ("history~cpu_only_rank-34_full.pt.trace.json.gz", {"allreduce"}),
+    ],
+)
+def test_real_files_without_metadata(name: str, kinds: set[str]) -> None:
+    """C2: a GPU of 128 (torch of 2023), and one of three hundred CPU ranks with Gloo: annotations name them."""
+    one = found(shared_trace(f"hta/{name}"))
 
-    assert one.joined.tolist() == [False]
-    assert one.exposed_ns.tolist() == [0]
-
-
-def test_real_file_of_an_old_torch_without_metadata() -> None:
-    """C2: a real file of 128 ranks (torch of 2023): the collectives are named by their annotations."""
-    trace = shared_trace("hta/tests~data~timeline_analysis~sampled_rank-0.json.gz")
-
-    one = collectives_of(trace, find_steps(trace))
-
-    assert {kind.name for kind in one.kinds} == {"alltoall", "allreduce", "allgather"}
-    assert len(one) + one.left_out == 10
-
-
-def test_real_file_with_a_group_of_three_hundred_ranks() -> None:
-    """A real CPU-only file: Gloo's all-reduces, issued in order."""
-    trace = shared_trace("hta/history~cpu_only_rank-34_full.pt.trace.json.gz")
-
-    one = collectives_of(trace, find_steps(trace))
-
-    assert len(one) > 0
-    assert {kind.name for kind in one.kinds} == {"allreduce"}
-    assert (one.ready_ns <= one.start_ns).all()
+    assert {kind.name for kind in one.kinds} == kinds
+    assert all(ready <= start for ready, start in zip(one.ready, one.start, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipyprof.diagnosis.causes import communication
+from ipyprof.diagnosis.causes import cause_of
 from ipyprof.diagnosis.verdict import diagnose
 from tests.looped import gains, profiled
 from tests.machine import Machine
@@ -34,7 +34,7 @@ def overlapped(machine: Machine) -> None:
 
 def test_collective_the_gpu_waits_for_is_found() -> None:
     """Beside the kernels it takes no time of its own: 600, 100 and two pauses."""
-    finding = communication.find(profiled(exposed, 1_101))
+    finding = cause_of("communication").find(profiled(exposed, 1_101))
 
     assert gains(finding) == ("found", 399.0, 702.0)
     assert finding.where.line == 4
@@ -44,7 +44,8 @@ def test_collective_the_gpu_waits_for_is_found() -> None:
 
 
 def test_collective_the_gpu_waits_for_heads_the_verdict() -> None:
-    findings, verdict = diagnose(profiled(exposed, 1_101))
+    diagnosis = diagnose(profiled(exposed, 1_101))
+    findings, verdict = diagnosis.findings, diagnosis.verdict
 
     assert (verdict.cause, verdict.bound) == ("communication", "communication-bound")
     assert verdict.headline.startswith("Line 4 keeps the GPU waiting in collectives: 0.40 of 1.10 ms (36 %)")
@@ -52,7 +53,7 @@ def test_collective_the_gpu_waits_for_heads_the_verdict() -> None:
 
 
 def test_collective_beside_the_kernels_is_cleared() -> None:
-    finding = communication.find(profiled(overlapped, 601))
+    finding = cause_of("communication").find(profiled(overlapped, 601))
 
     assert gains(finding) == ("cleared", 0.0, 601.0)
     assert "hiding them recovers 0.0 % of the step" in finding.evidence
@@ -68,7 +69,7 @@ def test_a_host_that_waits_for_a_collective_does_not_wait_for_a_hidden_one() -> 
         machine.event_sync(NETWORK)
         machine.launch(200, stream=COMPUTE)
 
-    finding = communication.find(profiled(body, 908))
+    finding = cause_of("communication").find(profiled(body, 908))
 
     assert gains(finding) == ("found", 406.0, 502.0)
 
@@ -83,11 +84,11 @@ def test_collective_that_is_longer_than_all_else_is_not_hidden_by_it() -> None:
         machine.wait_event(COMPUTE, on=NETWORK)
         machine.launch(50, stream=COMPUTE)
 
-    assert gains(communication.find(profiled(body, 1_051))) == ("found", 150.0, 901.0)
+    assert gains(cause_of("communication").find(profiled(body, 1_051))) == ("found", 150.0, 901.0)
 
 
 def test_no_collective() -> None:
-    finding = communication.find(profiled(lambda machine: machine.launch(100), 101))
+    finding = cause_of("communication").find(profiled(lambda machine: machine.launch(100), 101))
 
     assert gains(finding) == ("cleared", 0.0, 101.0)
     assert finding.evidence == "no collective in the recorded steps"

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
+from msgspec import structs
 
 from ipyprof.formatting import columns
-from ipyprof.report.comparison import Pair, compare_reports, interval_text, lessons, pair_arrow, ratio_text
-from ipyprof.report.report import Report
-from ipyprof.show.compare_html import comparison_page, render_comparison
-from ipyprof.show.compare_text import comparison_text
+from ipyprof.report.comparison import Pair, compare_reports
+from ipyprof.report.report import Report, Views
+from ipyprof.show.comparison import (
+    comparison_page,
+    comparison_text,
+    interval_text,
+    lessons,
+    pair_arrow,
+    ratio_text,
+    render_comparison,
+)
 from tests.sample_comparisons import fast, slow, timed
 from tests.sample_reports import SAMPLES, cpu_only, healthy, sync
 from tests.unit.test_report_html import Outline
@@ -35,7 +42,7 @@ def test_text_has_the_answer_first_and_all_rows() -> None:
     assert "Data loading 225.4 · −225.4 vanished" in rows
     assert "aten::copy_ 5.93 1.06 −4.87" in rows
     assert "throughput 249 img/s 2,025 img/s 8.1×" in rows
-    assert "21 operators with no significant change" in rows
+    assert "21 operators with no significant change." in rows
     assert "+ for x, y in fast_loader:" in rows
 
 
@@ -64,7 +71,7 @@ def test_card_says_what_the_text_says() -> None:
     assert "257 → 31.6 ms" in told and "249 → 2,025 img/s" in told and "5.9 → 48 %" in told
     assert "now holding it back launches" in told
     assert "throughput 249 img/s 2,025 img/s 8.1×" in told
-    assert "Faster : every step after the change was faster than every step before it" in told
+    assert "Faster: every step after the change was faster than every step before it" in told
     assert "The GPU computes as long as before: the gain is waiting that is gone." in told
     assert card.count("<img ") == 2
     assert card.count('alt="Step of ') == 2
@@ -86,7 +93,9 @@ def test_card_is_safe_for_untrusted_notebooks(before: str, after: str) -> None:
     # then nothing of them is markup: only our own elements and attributes are there, all closed
     seen = Outline(card)
     assert seen.open == []
-    assert seen.tags <= {"div", "span", "b", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"}
+    assert seen.tags <= {
+        "div", "span", "b", "h3", "h4", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"
+    }  # fmt: skip
     assert seen.attributes <= {"style", "title", "align", "colspan", "src", "alt", "width"}
     assert all(source.startswith("data:image/png;base64,") for source in seen.sources)
     assert "\x00" not in card
@@ -134,9 +143,9 @@ def test_a_loop_that_waits_for_the_host_may_be_the_machine() -> None:
 
 def test_host_times_are_called_recorded() -> None:
     # given two runs without a GPU of which one has no recorded steps
-    quiet = dataclasses.replace(cpu_only(), views={})
-    first = dataclasses.replace(cpu_only().operators[0], self_host_ms=9.0)
-    found = compare_reports(quiet, dataclasses.replace(quiet, operators=(first,)))
+    quiet = structs.replace(cpu_only(), views=Views())
+    first = structs.replace(cpu_only().operators[0], self_host_ms=9.0)
+    found = compare_reports(quiet, structs.replace(quiet, operators=(first,)))
     # when shown, then both say that the times are recorded, and how many operators could not be judged
     card, text = words_of(render_comparison(found)), comparison_text(found)
     assert "host self time, ms per recorded step" in card

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from ipyprof.show.html import render_html
 from ipyprof.show.text import render_text
 from ipyprof.trace.live import DeviceState
 from tests.machine import Machine, live
+from tests.sample_reports import with_views
 
 
 def profiled(state: DeviceState | None) -> Profile:
@@ -36,7 +36,7 @@ def judged(check: str, **state: Any) -> tuple[str, str] | None:
 
 def reported(state: DeviceState | None) -> Report:
     profile = profiled(state)
-    return build_report(profile, *diagnose(profile), source=Source(kind="live"))
+    return build_report(profile, diagnose(profile), source=Source(kind="live"))
 
 
 CAPPED = DeviceState(
@@ -100,11 +100,11 @@ def test_nothing_is_said_of_what_was_not_measured() -> None:
     missing = DeviceState(missing="the nvml extra is not installed")
 
     assert [one.check for one in checks(profiled(missing))] == [one.check for one in checks(profiled(None))]
-    assert confidence(profiled(missing)) == confidence(profiled(None)) == ("high", ())
+    assert confidence(checks(profiled(missing))) == confidence(checks(profiled(None))) == ("high", ())
 
 
 def test_full_load_at_the_power_limit_keeps_the_confidence() -> None:
-    assert confidence(profiled(CAPPED)) == ("high", ())
+    assert confidence(checks(profiled(CAPPED))) == ("high", ())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_full_load_at_the_power_limit_keeps_the_confidence() -> None:
     ],
 )
 def test_a_slowed_or_shared_gpu_lowers_the_confidence(state: DeviceState, reason: str) -> None:
-    assert confidence(profiled(state)) == ("medium", (reason,))
+    assert confidence(checks(profiled(state))) == ("medium", (reason,))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,6 @@ def test_line_under_the_ladder(state: DeviceState, line: str) -> None:
     report = reported(state)
 
     assert device_line(state) == line
-    assert report.views["device_state"]["text"] == line
     assert line in " ".join(render_text(report, 400).split())
     assert line in render_html(report)
 
@@ -153,7 +152,7 @@ def test_line_under_the_ladder(state: DeviceState, line: str) -> None:
 def test_no_line_without_a_driver_that_was_asked() -> None:
     report = reported(None)
 
-    assert "device_state" not in report.views
+    assert report.views.device_state is None
     assert "PCIe" not in render_text(report)
     assert "PCIe" not in render_html(report)
 
@@ -169,12 +168,12 @@ def test_state_survives_the_reports_json() -> None:
     report = reported(CAPPED)
     again = Report.from_dict(report.to_dict())
 
-    assert again.views["device_state"]["slowed_by"] == ["software power cap"]
+    assert again.to_dict()["views"]["device_state"]["slowed_by"] == ["software power cap"]
     assert render_text(again) == render_text(report)
 
 
 def test_a_report_with_a_foreign_state_is_shown_without_it() -> None:
-    report = replace(reported(None), views={"device_state": {"text": 7}})
+    report = with_views(reported(None), device_state={"sm_clock_mhz": "fast"})
 
     assert "PCIe" not in render_text(report)
 

@@ -11,7 +11,7 @@ import pytest
 
 from ipyprof import files
 from ipyprof.errors import OptionError
-from ipyprof.run import check_target
+from ipyprof.files import check_target
 
 
 def write(target: Path, content: bytes = b"new") -> None:

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ipyprof.analysis.allocations import GRAIN_BYTES, SMALL_BYTES, lifetimes, matched
+from ipyprof.analysis.allocations import lifetimes
 from ipyprof.analysis.attribution import NODE_PREFIX
 from ipyprof.analysis.holders import (
     ACTIVATIONS,
     BEFORE,
     GRAPHS,
-    ROUNDED,
+    MOST_HOLDERS,
+    OTHERS,
     TENSORS,
     UNREACHABLE,
     Ownership,
@@ -41,10 +42,6 @@ def owner(address: int, size: int, name: str, role: str) -> Owner:
     return Owner(address=address, device=0, bytes=size, name=name, role=role, variable=variable)
 
 
-def rounded(one: Owner, rounding: int) -> Owner:
-    return replace(one, rounding=rounding)
-
-
 def view_of(builder: TraceBuilder, owners: list[Owner] | None = None, **live: object) -> DeviceMemory:
     record = LiveRecord(owners=None if owners is None else tuple(owners), **live)  # type: ignore[arg-type]
     trace = builder.trace()
@@ -53,7 +50,7 @@ def view_of(builder: TraceBuilder, owners: list[Owner] | None = None, **live: ob
 
 
 def held(view: DeviceMemory) -> dict[str, int]:
-    return {holding.name: holding.bytes for holding in view.holders}
+    return {holder.name: holder.bytes for holder in view.memory.holders}
 
 
 class Training:
@@ -127,7 +124,7 @@ def test_the_peak_of_a_training_step_is_given_to_its_holders() -> None:
         "gradients of model": 20 * MB,
         "loss": 512,
     }
-    assert sum(held(view).values()) == view.peak_bytes == 300 * MB + 512
+    assert sum(held(view).values()) == view.memory.peak_bytes == 300 * MB + 512
 
 
 def test_each_holder_tells_its_line_and_its_layers() -> None:
@@ -140,86 +137,23 @@ def test_each_holder_tells_its_line_and_its_layers() -> None:
         [owner(head, 10 * MB, "model.head.weight", "parameter"), owner(body, 50 * MB, "model.h.3.mlp.w", "parameter")],
     )
 
-    found = {holding.name: holding for holding in view.holders}
-    assert found["activations of line 4"].line == 4
-    assert found["temporaries of aten::mm"].line == 5
-    assert found["parameters of model"].line is None
-    assert found["parameters of model"].parts == (("model.h.3", 50 * MB), ("model.head", 10 * MB))
+    lines = {holder.name: holder.line for holder in view.memory.holders}
+    assert lines["activations of line 4"] == 4
+    assert lines["temporaries of aten::mm"] == 5
+    assert lines["parameters of model"] is None
+    assert view.parts == {"parameters of model": (("model.h.3", 50 * MB), ("model.head", 10 * MB))}
 
 
-def test_a_gradient_without_a_name_is_told_by_its_life() -> None:
-    training = Training()
-    first = training.step()
-    training.end_step(first)
-    training.step()
-
-    view = view_of(training.builder, [])
-
-    assert held(view)["gradients"] == 20 * MB
-
-
-def test_what_the_allocator_gave_beyond_the_tensors_is_a_row_of_its_own() -> None:
-    """Of blocks from before the recording, of those born in it, and of a named block's twin one step earlier."""
+@pytest.mark.parametrize(("models", "name"), [(0, "gradients"), (1, "gradients of model")])
+def test_a_gradient_without_a_name_is_told_by_its_life(models: int, name: str) -> None:
     training = Training()
     weight = training.heap.older(50 * MB)
     training.end_step(training.step())
-    second = training.step()
-
-    view = view_of(
-        training.builder,
-        [
-            rounded(owner(weight, 50 * MB, "model.0.weight", "parameter"), 300),
-            rounded(owner(second["gradient"], 20 * MB, "model.0.weight.grad", "gradient"), 4_000),
-            rounded(owner(second["loss"], 512, "loss", "tensor"), 508),
-        ],
-    )
-
-    found = held(view)
-    assert found["parameters of model"] == 50 * MB - 300
-    assert found["gradients of model"] == 20 * MB - 4_000
-    assert found["loss"] == 4
-    assert found[ROUNDED] == 300 + 4_000 + 508
-    assert sum(found.values()) == view.peak_bytes
-    assert view.moments is not None
-    first_step = view.moments.bytes[view.moments.time_ns == 450_000, view.moments.names.index(ROUNDED)]
-    assert first_step.tolist() == [300 + 4_000 + 508]
-
-
-def test_a_gradient_without_a_name_is_as_large_as_a_parameter() -> None:
-    training = Training()
-    weight = training.heap.older(20 * MB)
-    training.end_step(training.step())
     training.step()
 
-    view = view_of(
-        training.builder, [rounded(owner(weight, 20 * MB, "model.0.weight", "parameter"), SMALL_BYTES - 9_000)]
-    )
+    view = view_of(training.builder, [owner(weight, 50 * MB, "model.0.weight", "parameter")] * models)
 
-    assert held(view)["gradients of model"] == 20 * MB - SMALL_BYTES + 9_000
-
-
-@pytest.mark.parametrize(
-    ("block", "asked", "fits"),
-    [
-        (GRAIN_BYTES, 4, True),
-        (2 * GRAIN_BYTES, GRAIN_BYTES - 1, False),
-        (SMALL_BYTES + GRAIN_BYTES, SMALL_BYTES, False),
-        (2 * SMALL_BYTES + GRAIN_BYTES, SMALL_BYTES + 1, True),
-        (2 * SMALL_BYTES + 2 * GRAIN_BYTES, SMALL_BYTES + 1, False),
-        (4 * SMALL_BYTES, 4 * SMALL_BYTES + 1, False),
-    ],
-)
-def test_a_block_is_for_a_request_that_it_would_not_have_been_split_for(block: int, asked: int, fits: bool) -> None:
-    assert matched([7], [block], [asked]) == ([(7, asked)] if fits else [])
-
-
-def test_blocks_of_one_step_take_each_request_once() -> None:
-    """As recorded on an H200: 2,359,296 bytes got 3,145,728, and 3,145,728 bytes got 3,276,800."""
-    found = matched(
-        [0, 1, 2, 3], [3_145_728, 3_276_800, 2_359_296, 3_145_728], [2_359_296, 3_145_728] + [2_359_296] * 2
-    )
-
-    assert sorted(found) == [(0, 2_359_296), (1, 3_145_728), (2, 2_359_296), (3, 2_359_296)]
+    assert held(view)[name] == 20 * MB
 
 
 def test_without_a_look_at_names_what_is_older_is_only_older() -> None:
@@ -237,7 +171,7 @@ def test_names_that_do_not_fit_into_the_allocated_bytes_are_other_memory() -> No
     view = view_of(training.builder, [owner(0x1234, 900 * MB, "foreign", "tensor")])
 
     assert "foreign" not in held(view)
-    assert sum(held(view).values()) == view.peak_bytes
+    assert sum(held(view).values()) == view.memory.peak_bytes
 
 
 def test_kept_losses_are_a_leak_under_their_variable() -> None:
@@ -256,7 +190,7 @@ def test_kept_losses_are_a_leak_under_their_variable() -> None:
 
     (leak,) = view.growing
     assert (leak.name, leak.role, leak.bytes, leak.line) == ("losses", GRAPHS, 40 * MB + 512, 4)
-    assert view.growth_bytes_per_step == 40 * MB + 512
+    assert view.memory.growth_bytes_per_step == 40 * MB + 512
     # The last step's own graph is its activations, the others are the leak's.
     assert held(view)["activations of line 4"] == 40 * MB
     assert held(view)["graph kept by losses"] == 3 * 40 * MB
@@ -320,7 +254,7 @@ def test_what_no_name_reaches_grows_though_the_newest_has_a_name(sizes: list[int
 
     (leak,) = view.growing
     assert (leak.name, leak.line) == ("kept by line 7 (aten::zeros)", 7)
-    assert leak.bytes == view.growth_bytes_per_step == int(np.median(sizes))
+    assert leak.bytes == view.memory.growth_bytes_per_step == int(np.median(sizes))
 
 
 def test_a_list_grows_though_the_newest_is_not_in_it_yet() -> None:
@@ -370,7 +304,7 @@ def test_a_steady_training_grows_nothing() -> None:
     view = view_of(training.builder, [])
 
     assert view.growing == ()
-    assert view.growth_bytes_per_step == 0
+    assert view.memory.growth_bytes_per_step == 0
 
 
 @pytest.mark.parametrize("grows", [[1, 1, 0], [1, 0, 0], [3, 2, 1, 0]])
@@ -386,7 +320,7 @@ def test_a_cache_that_has_filled_is_no_leak(grows: list[int]) -> None:
     view = view_of(builder, [owner(address, MB, f"cache[{at}]", "tensor") for at, address in enumerate(cached)])
 
     assert view.growing == ()
-    assert view.growth_bytes_per_step == 0
+    assert view.memory.growth_bytes_per_step == 0
 
 
 def test_growth_with_accumulation_is_counted_over_whole_cycles() -> None:
@@ -399,7 +333,7 @@ def test_growth_with_accumulation_is_counted_over_whole_cycles() -> None:
         else:
             heap.free(100 * number + 10, held_over)
 
-    assert view_of(builder, [], cycle=2).growth_bytes_per_step == 0
+    assert view_of(builder, [], cycle=2).memory.growth_bytes_per_step == 0
 
 
 def test_a_result_that_lives_into_the_next_step_is_its_lines() -> None:
@@ -443,7 +377,7 @@ def test_a_request_that_failed_counts_the_step_that_it_ended() -> None:
         out_of_memory=OutOfMemory(tried_bytes=10**9),
     )
 
-    assert view.peak_bytes == 500 * MB
+    assert view.memory.peak_bytes == 500 * MB
     assert held(view)["activations of line 4"] == 400 * MB
 
 
@@ -456,8 +390,8 @@ def test_a_request_that_failed_before_the_first_step_was_whole_has_a_view() -> N
 
     view = view_of(builder, [], out_of_memory=OutOfMemory())
 
-    assert view.peak_bytes == 9 * MB
-    assert view.growth_bytes_per_step is None
+    assert view.memory.peak_bytes == 9 * MB
+    assert view.memory.growth_bytes_per_step is None
 
 
 def test_addresses_that_the_file_lacks_give_no_holders() -> None:
@@ -467,34 +401,22 @@ def test_addresses_that_the_file_lacks_give_no_holders() -> None:
 
     view = view_of(builder, [])
 
-    assert (view.peak_bytes, view.holders, view.moments) == (2 * MB, (), None)
-
-
-def test_the_holders_over_time_add_up_to_the_curve() -> None:
-    training = Training()
-    training.end_step(training.step())
-    training.step()
-
-    view = view_of(training.builder, [])
-
-    assert view.moments is not None
-    curve = dict(zip(view.time_ns.tolist(), view.allocated_bytes.tolist(), strict=True))
-    assert view.moments.bytes.sum(axis=1).tolist() == [curve[at] for at in view.moments.time_ns.tolist()]
+    assert (view.memory.peak_bytes, view.memory.holders) == (2 * MB, ())
 
 
 def test_many_holders_are_cut_to_the_largest_and_the_others() -> None:
     builder = TraceBuilder()
     heap = Heap(builder)
-    builder.step(0, at=0, end=100)
-    for number in range(30):
+    builder.step(0, at=0, end=200)
+    for number in range(MOST_HOLDERS + 9):
         builder.op(f"aten::op{number}", 2 * number + 1, 2 * number + 2)
         heap.alloc(2 * number + 1.5, (number + 1) * MB)
 
     view = view_of(builder, [])
 
-    assert view.moments is not None
-    assert view.moments.names[-1] == "others"
-    assert sum(view.moments.bytes[-1]) == view.peak_bytes
+    last = view.memory.holders[-1]
+    assert (len(view.memory.holders), last.name, last.bytes) == (MOST_HOLDERS + 1, f"9 {OTHERS}", 45 * MB)
+    assert sum(held(view).values()) == view.memory.peak_bytes
 
 
 Actions = st.lists(st.tuples(st.booleans(), st.integers(1, 40), st.integers(0, 10), st.booleans()), max_size=60)
@@ -523,15 +445,12 @@ def test_whatever_happens_the_holders_add_up_to_the_total(
     blocks_of = lifetimes(trace, find_steps(trace, live=True), None, 0)
     if blocks_of is None:
         return
-    whose = Ownership(trace, blocks_of, [rounded(owner(address, 3, "old", "tensor"), 1) for address in old])
+    whose = Ownership(trace, blocks_of, [owner(address, 3, "old", "tensor") for address in old])
 
-    records = np.arange(-1, len(blocks_of.time_ns))
-    steps = np.arange(len(records)) // 20
-    moments = whose.moments(records, steps, records, 100)
-    for record, step, row in zip(records.tolist(), steps.tolist(), moments.bytes.tolist(), strict=True):
-        table = {holding.name: holding.bytes for holding in whose.at(record, step)}
-        assert sum(table.values()) == blocks_of.total(record)
-        assert {name: size for name, size in zip(moments.names, row, strict=True) if size} == table
+    for record in range(-1, len(blocks_of.time_ns)):
+        holders = whose.at(record, (record + 1) // 20)
+        assert sum(holder.bytes for holder in holders) == blocks_of.total(record)
+        assert len({holder.name for holder in holders}) == len(holders)
 
 
 def test_a_recorded_gpt2_training_on_an_h200() -> None:
@@ -543,21 +462,21 @@ def test_a_recorded_gpt2_training_on_an_h200() -> None:
     whose = Ownership(trace, blocks, None)
 
     assert all(
-        sum(holding.bytes for holding in whose.at(record, 0)) == blocks.total(record)
+        sum(holder.bytes for holder in whose.at(record, 0)) == blocks.total(record)
         for record in range(-1, len(blocks.time_ns))
     )
     peak = int(np.argmax(blocks.allocated_bytes)) - 1
-    held_then = {holding.name: holding.bytes for holding in whose.at(peak, 0)}
+    held_then = {holder.name: holder.bytes for holder in whose.at(peak, 0)}
     logits = 16 * 1024 * 50_304
     assert blocks.total(peak) == 11_692_587_520
     assert held_then["temporaries of aten::nll_loss_backward"] == 4 * logits
     # the loss keeps the logits in float32 and their log-softmax in bfloat16
     assert held_then["activations of line 7"] == 4 * logits + 2 * logits + 512
     most_gradients = max(
-        holding.bytes
+        holder.bytes
         for record in range(len(blocks.time_ns))
-        for holding in whose.at(record, 0)
-        if holding.name == "gradients"
+        for holder in whose.at(record, 0)
+        if holder.name == "gradients"
     )
     # float32, of the words, the places, two blocks and the last norm
     block = 4 * 768 + 768 * 4 * 768 + 4 * 768 + 768 * 8 * 768 + 5 * 768
@@ -589,7 +508,7 @@ def test_names_alone_are_summed_by_holder() -> None:
         [owner(1, 5, "model.a", "parameter"), owner(2, 6, "model.b", "parameter"), owner(3, 20, "x", "tensor")], 0
     )
 
-    assert [(holding.name, holding.bytes) for holding in found] == [("x", 20), ("parameters of model", 11)]
+    assert [(holder.name, holder.bytes) for holder in found] == [("x", 20), ("parameters of model", 11)]
 
 
 def test_the_graph_of_a_variable_is_activations_and_that_of_a_lists_tensor_was_kept() -> None:
@@ -607,12 +526,6 @@ def test_the_graph_of_a_variable_is_activations_and_that_of_a_lists_tensor_was_k
         ("graph kept by losses", GRAPHS),
     ]
     assert [one.bytes for one in found] == [30, 30]
-
-
-def test_names_alone_leave_the_rounding_apart() -> None:
-    found = held_by_name([rounded(owner(1, 512, "x", "tensor"), 500)], 0)
-
-    assert [(holding.name, holding.bytes) for holding in found] == [(ROUNDED, 500), ("x", 12)]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ipyprof.report.build import report_of
 from ipyprof.report.report import Report, Source
-from ipyprof.run import report_of
 from ipyprof.show.html import render_page
 from ipyprof.trace.kinds import Kind
 from ipyprof.trace.reader import parse_trace

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ipyprof.analysis.lines import LineCost
 from ipyprof.analysis.profile import analyse
+from ipyprof.analysis.results import Line
 from tests.machine import Machine, live
 
 SOURCE = "%%gpuprofile\nfor x in data:\n    y = model(x)\n    loss = y.item()\n"
 
 
-def costs(machine: Machine, *samples_us: float) -> dict[int, LineCost]:
+def costs(machine: Machine, *samples_us: float) -> dict[int, Line]:
     return {cost.line: cost for cost in analyse(machine.trace(), live(SOURCE, *samples_us)).lines}
 
 
@@ -36,8 +36,8 @@ def test_host_time_waits_and_device_time_by_line() -> None:
 
     found = costs(machine, step)
 
-    assert {line: round(cost.host_ns / 1000, 3) for line, cost in found.items()} == {2: 30.0, 3: 25.0, 4: 105.0}
-    assert {line: cost.device_ns / 1000 for line, cost in found.items()} == {2: 0.0, 3: 100.0, 4: 1.0}
+    assert {line: cost.host_ms for line, cost in found.items()} == pytest.approx({2: 0.030, 3: 0.025, 4: 0.105})
+    assert {line: cost.device_ms for line, cost in found.items()} == {2: 0.0, 3: 0.1, 4: 0.001}
     assert {line: cost.sync_count for line, cost in found.items()} == {2: 0.0, 3: 0.0, 4: 1.0}
 
 
@@ -46,23 +46,19 @@ def test_lines_together_take_the_hosts_step() -> None:
     profile = analyse(machine.trace(), live(SOURCE, 140, 140))
 
     assert profile.replayed is not None
-    assert sum(cost.host_ns for cost in profile.lines) == pytest.approx(
-        min(profile.replayed.host_step_ns, 140_000), rel=1e-9
-    )
+    whole = min(profile.replayed.host_step_ns / 1e6, 0.14)
+    assert sum(cost.host_ms or 0.0 for cost in profile.lines) == pytest.approx(whole, rel=1e-9)
 
 
 def test_lines_never_take_more_than_the_unprofiled_step() -> None:
     """A sleep cannot be deflated: 160 us recorded, 60 unprofiled."""
     found = costs(two_lines(), 60)
 
-    assert sum(cost.host_ns for cost in found.values()) == pytest.approx(60_000)
+    assert sum(cost.host_ms or 0.0 for cost in found.values()) == pytest.approx(0.06)
 
 
 def test_lines_together_have_all_device_time() -> None:
-    machine = two_lines()
-    profile = analyse(machine.trace(), live(SOURCE, 160))
-
-    assert sum(cost.device_ns for cost in profile.lines) == 101_000.0
+    assert sum(cost.device_ms or 0.0 for cost in costs(two_lines(), 160).values()) == pytest.approx(0.101)
 
 
 def test_backward_goes_to_the_line_of_its_forward() -> None:
@@ -83,7 +79,7 @@ def test_backward_goes_to_the_line_of_its_forward() -> None:
                 machine.sync()
     found = costs(machine, 260)
 
-    assert {line: cost.device_ns / 1000 for line, cost in found.items() if line > 2} == {3: 250.0, 4: 0.0}
+    assert {line: cost.device_ms for line, cost in found.items() if line > 2} == {3: 0.25, 4: 0.0}
     assert found[4].sync_count == 1.0
 
 
@@ -107,5 +103,5 @@ def test_line_that_runs_when_recording_begins_takes_what_no_range_has() -> None:
     found = {cost.line: cost for cost in analyse(machine.trace(), record).lines}
 
     assert list(found) == [3]
-    assert found[3].host_ns == pytest.approx(65_000)
-    assert found[3].device_ns == 10_000.0
+    assert found[3].host_ms == pytest.approx(0.065)
+    assert found[3].device_ms == 0.01

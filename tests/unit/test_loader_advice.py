@@ -11,8 +11,8 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Tensor
 
 from ipyprof.analysis.profile import analyse
 from ipyprof.diagnosis.cause import Finding
-from ipyprof.diagnosis.causes import data_loading
-from ipyprof.diagnosis.causes.loader_advice import PLAIN, RULES, Fetching, advice, epoch_share
+from ipyprof.diagnosis.causes import cause_of
+from ipyprof.diagnosis.causes.data_loading import epoch_share
 from ipyprof.trace.live import LoaderSeen
 from tests.looped import SOURCE, profiled
 from tests.machine import Machine, live
@@ -86,7 +86,7 @@ def found(
     """The finding of a live run that drew from this loader."""
     step_us = 8_114 if body is copying else 8_005
     loaders = () if loader is None else (loader,)
-    finding = data_loading.find(profiled(body, step_us, loaders=loaders, cores=cores, **known))
+    finding = cause_of("data_loading").find(profiled(body, step_us, loaders=loaders, cores=cores, **known))
     assert finding.status == "found"
     return finding
 
@@ -154,7 +154,6 @@ def test_waits_all_along_are_no_start_of_an_epoch() -> None:
 
     assert epoch_share(loader) == pytest.approx(20 / 180)
     assert "start of" not in found(loader, waiting).advice
-    assert epoch_share(of_workers()) is None
 
 
 def test_pinning_for_nothing() -> None:
@@ -180,7 +179,9 @@ def test_pinning_that_a_copy_uses_stays() -> None:
             machine.copy(100, 2_000_000)
             machine.launch(2_000)
 
-    assert "Leave out" not in data_loading.find(profiled(pinned, 8_100, loaders=(seen(pinned=True),))).advice
+    assert (
+        "Leave out" not in cause_of("data_loading").find(profiled(pinned, 8_100, loaders=(seen(pinned=True),))).advice
+    )
 
 
 def test_tensors_on_the_gpu_never_go_into_workers() -> None:
@@ -440,21 +441,12 @@ def test_start_of_workers_in_a_loop_over_a_loader_is_the_loaders() -> None:
 
 def test_a_file_tells_the_class_only() -> None:
     # given the same steps from a file, when they are judged
-    main = data_loading.find(profiled(starving, None))
-    workers = data_loading.find(profiled(waiting, None))
+    main = cause_of("data_loading").find(profiled(starving, None))
+    workers = cause_of("data_loading").find(profiled(waiting, None))
     # then nothing is said of cores or epochs
     assert main.advice == "Load in worker processes: DataLoader(..., num_workers=4, persistent_workers=True)."
     assert workers.advice == (
         "The workers are too slow: do less per item, or give them more processes if there are cores for them."
-    )
-
-
-def test_some_rule_always_answers() -> None:
-    nothing = Fetching(step_ns=1.0, fetch_ns=1.0, rest_ns=0.0)
-
-    assert advice(nothing).startswith("The iterator makes each item")
-    assert [rule(Fetching(kind=PLAIN, step_ns=2.0, fetch_ns=1.0, rest_ns=1.0)) for rule in RULES[:-1]] == [None] * (
-        len(RULES) - 1
     )
 
 
@@ -470,4 +462,4 @@ def test_what_the_live_run_saw_survives_a_saved_trace() -> None:
     profile = analyse(machine.trace())
     # then the advice is that of the live run
     assert profile.live == record
-    assert "get_worker_info()" in data_loading.find(profile).advice
+    assert "get_worker_info()" in cause_of("data_loading").find(profile).advice

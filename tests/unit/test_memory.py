@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipyprof.analysis.allocations import ALLOCATED, FREED, RETRIED, Refused, allocator_calls, line_number
-from ipyprof.analysis.memory import MOST_POINTS, DeviceMemory, MemorySummary, memory_view, thin
+from ipyprof.analysis.allocations import line_number
+from ipyprof.analysis.memory import (
+    ALLOCATED,
+    FREED,
+    MOST_POINTS,
+    RETRIED,
+    DeviceMemory,
+    MemorySummary,
+    memory_view,
+    thin,
+)
+from ipyprof.analysis.results import Refused
 from ipyprof.analysis.steps import find_steps
 from ipyprof.trace.live import LiveRecord, OutOfMemory
 from tests.builder import TraceBuilder
@@ -43,9 +53,10 @@ def test_the_curve_is_the_total(builder: TraceBuilder) -> None:
 
     view = only(builder)
 
-    assert view.time_ns.tolist() == [0, 10_000, 50_000]
-    assert view.allocated_bytes.tolist() == [10 * MB, 14 * MB, 10 * MB]
-    assert view.reserved_bytes.tolist() == [20 * MB] * 3
+    assert view.heartbeat.time_ms == (0.0, 0.01, 0.05)
+    assert view.heartbeat.allocated == (10 * MB, 14 * MB, 10 * MB)
+    assert view.heartbeat.reserved == (20 * MB,) * 3
+    assert (view.memory.peak_bytes, view.peak.unused_bytes) == (14 * MB, 6 * MB)
 
 
 def test_frees_of_what_was_made_before_do_not_go_below_zero(builder: TraceBuilder) -> None:
@@ -54,8 +65,8 @@ def test_frees_of_what_was_made_before_do_not_go_below_zero(builder: TraceBuilde
 
     view = only(builder)
 
-    assert view.allocated_bytes.tolist() == [35 * MB, 5 * MB]
-    assert (view.peak_bytes, view.peak_at_ns) == (35 * MB, 0)
+    assert view.heartbeat.allocated == (35 * MB, 5 * MB)
+    assert (view.memory.peak_bytes, view.memory.peak_at_ms) == (35 * MB, 0.0)
 
 
 def test_the_total_before_the_first_mark_is_the_baseline(builder: TraceBuilder) -> None:
@@ -65,8 +76,8 @@ def test_the_total_before_the_first_mark_is_the_baseline(builder: TraceBuilder) 
 
     view = only(builder)
 
-    assert view.allocated_bytes.tolist() == [19 * MB, 20 * MB]
-    assert view.peak_bytes == 20 * MB
+    assert view.heartbeat.allocated == (19 * MB, 20 * MB)
+    assert view.memory.peak_bytes == 20 * MB
 
 
 def test_records_after_the_last_mark_are_left_out(builder: TraceBuilder) -> None:
@@ -75,7 +86,7 @@ def test_records_after_the_last_mark_are_left_out(builder: TraceBuilder) -> None
 
     view = only(builder)
 
-    assert (view.peak_bytes, view.reserved_peak_bytes) == (20 * MB, 30 * MB)
+    assert (view.memory.peak_bytes, view.memory.reserved_peak_bytes) == (20 * MB, 30 * MB)
 
 
 def test_devices_and_the_cpu_are_not_mixed(builder: TraceBuilder) -> None:
@@ -86,28 +97,22 @@ def test_devices_and_the_cpu_are_not_mixed(builder: TraceBuilder) -> None:
 
     view = view_of(builder)
 
-    assert [(device.device, device.peak_bytes) for device in view.devices] == [(0, 12 * MB), (1, 65 * MB)]
-    assert view.cpu is not None
-    assert view.cpu.peak_bytes == 900 * MB
+    assert [(device.device, device.memory.peak_bytes) for device in view.devices] == [(0, 12 * MB), (1, 65 * MB)]
 
 
-def test_the_device_with_most_work_is_shown(builder: TraceBuilder) -> None:
-    builder.launch(10, 5, "gemm", 20, 50, device=0)
+def test_the_device_with_most_work_is_shown_and_without_work_the_highest_peak(builder: TraceBuilder) -> None:
     builder.memory(10, 2 * MB, 12 * MB, 20 * MB, device=0)
     builder.memory(20, 5 * MB, 65 * MB, 80 * MB, device=1)
+    assert view_of(builder).busiest == 1
 
+    builder.launch(10, 5, "gemm", 20, 50, device=0)
     assert view_of(builder).busiest == 0
 
 
-def test_without_work_the_highest_peak_is_shown(builder: TraceBuilder) -> None:
-    builder.memory(10, 2 * MB, 12 * MB, 20 * MB, device=0)
-    builder.memory(20, 5 * MB, 65 * MB, 80 * MB, device=1)
-
-    assert view_of(builder).busiest == 1
-
-
-def test_the_peak_names_its_operator_and_line(builder: TraceBuilder) -> None:
+def test_the_peak_names_its_operator_its_line_its_range_and_its_step(builder: TraceBuilder) -> None:
     builder.line(3, 110, 160)
+    builder.annotation("encoder", 112, 155)
+    builder.annotation("encoder.attention", 114, 152)
     builder.op("aten::linear", 115, 150)
     builder.op("aten::addmm", 120, 140)
     builder.memory(130, 9 * MB, 19 * MB, 20 * MB)
@@ -115,8 +120,9 @@ def test_the_peak_names_its_operator_and_line(builder: TraceBuilder) -> None:
 
     view = only(builder)
 
-    assert (view.peak_bytes, view.peak_at_ns) == (19 * MB, 130_000)
-    assert (view.peak_operator, view.peak_line) == ("aten::addmm", 3)
+    assert (view.memory.peak_bytes, view.memory.peak_at_ms) == (19 * MB, 0.13)
+    assert (view.memory.peak_operator, view.memory.peak_line) == ("aten::addmm", 3)
+    assert (view.peak.range, view.peak.step) == ("encoder.attention", 2)
 
 
 def test_the_peak_in_backward_names_its_operator_and_the_lines(builder: TraceBuilder) -> None:
@@ -127,17 +133,7 @@ def test_the_peak_in_backward_names_its_operator_and_the_lines(builder: TraceBui
 
     view = only(builder)
 
-    assert (view.peak_operator, view.peak_line) == ("MmBackward0", 4)
-
-
-def test_the_peak_names_its_range_and_its_step(builder: TraceBuilder) -> None:
-    builder.annotation("encoder", 110, 150)
-    builder.annotation("encoder.attention", 115, 140)
-    builder.memory(130, 9 * MB, 19 * MB, 20 * MB)
-
-    view = only(builder)
-
-    assert (view.peak_range, view.peak_step) == ("encoder.attention", 1)
+    assert (view.memory.peak_operator, view.memory.peak_line) == ("MmBackward0", 4)
 
 
 def test_each_line_has_the_most_that_was_allocated_while_it_ran(builder: TraceBuilder) -> None:
@@ -156,7 +152,7 @@ def test_a_peak_between_operators_names_none(builder: TraceBuilder) -> None:
 
     view = only(builder)
 
-    assert (view.peak_operator, view.peak_line) == (None, None)
+    assert (view.memory.peak_operator, view.memory.peak_line) == (None, None)
 
 
 def test_growth_is_the_change_from_mark_to_mark() -> None:
@@ -170,24 +166,17 @@ def test_growth_is_the_change_from_mark_to_mark() -> None:
         builder.memory(at + 60, -50 * MB, held + 7 * MB, 300 * MB)
         held += 7 * MB
 
-    assert only(builder).growth_bytes_per_step == 7 * MB
+    assert only(builder).memory.growth_bytes_per_step == 7 * MB
 
 
-def test_one_odd_step_is_no_growth() -> None:
+@pytest.mark.parametrize(("steps", "growth"), [(5, 0), (1, None)])
+def test_one_odd_step_is_no_growth_and_one_alone_says_nothing_of_it(steps: int, growth: int | None) -> None:
     builder = TraceBuilder()
-    for step in range(5):
+    for step in range(steps):
         builder.step(step, at=100 * step, end=100 * step + 100)
     builder.memory(10, 5 * MB, 15 * MB, 20 * MB)
 
-    assert only(builder).growth_bytes_per_step == 0
-
-
-def test_one_step_says_nothing_of_growth() -> None:
-    builder = TraceBuilder()
-    builder.step(0, at=0, end=100)
-    builder.memory(10, 5 * MB, 15 * MB, 20 * MB)
-
-    assert only(builder).growth_bytes_per_step is None
+    assert only(builder).memory.growth_bytes_per_step == growth
 
 
 def test_totals_that_their_records_do_not_explain_are_counted(builder: TraceBuilder) -> None:
@@ -200,7 +189,7 @@ def test_totals_that_their_records_do_not_explain_are_counted(builder: TraceBuil
 
 
 def test_no_records_give_no_view(builder: TraceBuilder) -> None:
-    assert view_of(builder) == MemorySummary(devices=(), busiest=None, cpu=None)
+    assert view_of(builder) == MemorySummary()
 
 
 def test_a_long_recording_keeps_both_peaks() -> None:
@@ -213,9 +202,9 @@ def test_a_long_recording_keeps_both_peaks() -> None:
 
     view = only(builder)
 
-    assert len(view.time_ns) <= MOST_POINTS
-    assert int(view.allocated_bytes.max()) == view.peak_bytes == 60 * MB + 3_333 % 7
-    assert int(view.reserved_bytes.max()) == view.reserved_peak_bytes == 109 * MB
+    assert len(view.heartbeat.time_ms) <= MOST_POINTS
+    assert max(view.heartbeat.allocated) == view.memory.peak_bytes == 60 * MB + 3_333 % 7
+    assert max(view.heartbeat.reserved) == view.memory.reserved_peak_bytes == 109 * MB
 
 
 @STEADY
@@ -260,15 +249,16 @@ def test_calls_to_the_driver_are_marks_with_their_time_in_the_step() -> None:
     builder.call("cudaFree", 2_200, 20)
     builder.call("cudaMalloc", 2_230, 50)
     builder.call("cudaMalloc", 5_000, 50)
-    trace = builder.trace()
 
-    calls = allocator_calls(trace, find_steps(trace).marks_ns)
+    view = view_of(builder)
 
-    assert [(call.at_ns, call.in_step_ns, call.dur_ns, call.count, call.what, call.step) for call in calls] == [
-        (100_000, 100_000, 40_000, 1, ALLOCATED, 0),
-        (1_300_000, 300_000, 90_000, 3, FREED, 1),
-        (2_195_000, 195_000, 72_000, 3, RETRIED, 2),
+    assert [(call.at_ms, call.in_step_ms, call.dur_ms, call.count, call.what, call.step) for call in view.calls] == [
+        (0.1, 0.1, 0.04, 1, ALLOCATED, 1),
+        (1.3, 0.3, 0.09, 3, FREED, 2),
+        (2.195, 0.195, 0.072, 3, RETRIED, 3),
     ]
+    assert view.call_count == 7
+    assert view.call_ms == pytest.approx(0.202)
 
 
 def test_a_flush_between_two_steps_is_no_retry() -> None:
@@ -282,15 +272,12 @@ def test_a_flush_between_two_steps_is_no_retry() -> None:
             builder.call("cudaMalloc", at + 100 * number, 80)
         for number in range(4):
             builder.call("cudaFree", at + 500 + 100 * number, 90)
-    trace = builder.trace()
 
-    calls = allocator_calls(trace, find_steps(trace).marks_ns)
-
-    assert [(call.step, call.count, call.what) for call in calls] == [
-        (0, 4, ALLOCATED),
-        (0, 4, FREED),
+    assert [(call.step, call.count, call.what) for call in view_of(builder).calls] == [
         (1, 4, ALLOCATED),
         (1, 4, FREED),
+        (2, 4, ALLOCATED),
+        (2, 4, FREED),
     ]
 
 
@@ -310,11 +297,11 @@ def test_requests_that_failed_and_were_caught_are_told_by_place(builder: TraceBu
 
     assert found.refused == (
         Refused(
-            device=0, at_ns=15_000, step=0, count=2, asked_bytes=900 * MB, allocated_bytes=30 * MB,
+            device=0, at_ms=0.015, step=1, count=2, asked_bytes=900 * MB, allocated_bytes=30 * MB,
             operator="aten::empty", line=5,
         ),
         Refused(
-            device=1, at_ns=160_000, step=1, count=1, asked_bytes=7 * MB, allocated_bytes=40 * MB, operator=None,
+            device=1, at_ms=0.16, step=2, count=1, asked_bytes=7 * MB, allocated_bytes=40 * MB, operator=None,
             line=None,
         ),
     )  # fmt: skip
@@ -326,7 +313,7 @@ def test_requests_that_failed_are_no_part_of_the_curve(builder: TraceBuilder) ->
 
     view = only(builder)
 
-    assert (view.peak_bytes, view.unexplained, view.allocated_bytes.tolist()) == (14 * MB, 0, [10 * MB, 14 * MB])
+    assert (view.memory.peak_bytes, view.unexplained, view.heartbeat.allocated) == (14 * MB, 0, (10 * MB, 14 * MB))
 
 
 @pytest.mark.parametrize(("later", "count"), [(False, 1), (True, 2)])
@@ -341,13 +328,6 @@ def test_the_request_that_ended_the_cell_is_not_among_the_caught(
     found = memory_view(trace, find_steps(trace), LiveRecord(out_of_memory=OutOfMemory(later=later)))
 
     assert sum(one.count for one in found.refused) == count
-
-
-def test_what_is_reserved_and_not_given_out_at_the_peak_is_told(builder: TraceBuilder) -> None:
-    builder.memory(10, 4 * MB, 14 * MB, 20 * MB)
-    builder.memory(20, -4 * MB, 10 * MB, 20 * MB)
-
-    assert only(builder).peak_unused_bytes == 6 * MB
 
 
 def test_pinned_host_memory_is_no_call_of_the_allocator(builder: TraceBuilder) -> None:

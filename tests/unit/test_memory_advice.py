@@ -14,8 +14,8 @@ from ipyprof.analysis.holders import (
     RESULTS,
     TEMPORARIES,
     TENSORS,
-    Holding,
 )
+from ipyprof.analysis.results import Holder
 from ipyprof.diagnosis.memory import (
     batch_share,
     checkpoint_advice,
@@ -29,15 +29,15 @@ from ipyprof.trace.live import AllocatorState, OutOfMemory
 MB = 1_000_000
 
 
-def holding(name: str, role: str, size: int, line: int | None = None) -> Holding:
-    return Holding(name=name, role=role, bytes=size * MB, line=line)
+def holder(name: str, role: str, size: int, line: int | None = None) -> Holder:
+    return Holder(name=name, role=role, bytes=size * MB, line=line)
 
 
 HELD = (
-    holding("activations of line 4", ACTIVATIONS, 600, 4),
-    holding("parameters of model", PARAMETERS, 200),
-    holding("cache", TENSORS, 100),
-    holding("temporaries of aten::mm", TEMPORARIES, 100, 5),
+    holder("activations of line 4", ACTIVATIONS, 600, 4),
+    holder("parameters of model", PARAMETERS, 200),
+    holder("cache", TENSORS, 100),
+    holder("temporaries of aten::mm", TEMPORARIES, 100, 5),
 )
 
 
@@ -52,56 +52,54 @@ def test_the_line_with_most_activations_is_to_be_checkpointed() -> None:
 def test_small_activations_and_those_without_a_line_are_not(activations: tuple[int, int | None]) -> None:
     size, line = activations
 
-    assert checkpoint_advice((holding("activations", ACTIVATIONS, size, line), holding("rest", REST, 901))) == ()
+    assert checkpoint_advice((holder("activations", ACTIVATIONS, size, line), holder("rest", REST, 901))) == ()
 
 
-def test_a_list_of_losses_is_told_what_to_keep_instead() -> None:
-    (text,) = growth_advice((holding("losses", GRAPHS, 40, 4),))
-
-    assert text.startswith("losses keeps 40.0 MB more after each step (line 4): keep loss.item()")
-    assert text.endswith("The peak is not reached yet.")
+LATER = "The peak is not reached yet."
 
 
-def test_tensors_that_grow_without_a_graph_are_not_told_to_be_losses() -> None:
-    (text,) = growth_advice((holding("history", TENSORS, 40, 4),))
+@pytest.mark.parametrize(
+    ("grown", "begin", "end"),
+    [
+        (
+            holder("losses", GRAPHS, 40, 4),
+            "losses keeps 40.0 MB more after each step (line 4): keep loss.item()",
+            LATER,
+        ),
+        (holder("history", TENSORS, 40, 4), "history keeps 40.0 MB more after each step (line 4): let go of", LATER),
+        (holder("Out", TENSORS, 40), "Out keeps 40.0 MB more after each step", "or empty it with %reset out."),
+        (
+            holder("kept by line 3 (aten::zeros)", RESULTS, 40, 3),
+            f"Kept by line 3 (aten::zeros): 40.0 MB more after each step. {LATER}",
+            "",
+        ),
+    ],
+)
+def test_what_grows_is_told_with_what_to_keep_instead(grown: Holder, begin: str, end: str) -> None:
+    little = Holder(name="few", role=TENSORS, bytes=512, line=4)
 
-    assert text.startswith("history keeps 40.0 MB more after each step (line 4): let go of the parts")
-    assert text.endswith("The peak is not reached yet.")
+    (text,) = growth_advice((grown, little))
+
+    assert text.startswith(begin)
+    assert text.endswith(end)
 
 
-def test_the_history_of_results_is_told_how_to_empty_it() -> None:
-    assert "%reset out" in growth_advice((holding("Out", TENSORS, 40),))[0]
-
-
-def test_what_grows_without_a_name_is_told_by_its_line_once() -> None:
-    kept = holding("kept by line 3 (aten::zeros)", RESULTS, 40, 3)
-
-    assert growth_advice((kept,)) == (
-        "Kept by line 3 (aten::zeros): 40.0 MB more after each step. The peak is not reached yet.",
-    )
-
-
-def test_little_growth_is_not_mentioned() -> None:
-    assert growth_advice((Holding(name="losses", role=TENSORS, bytes=512, line=4),)) == ()
-
-
-def test_a_request_that_would_have_fitted_in_one_piece_is_told_of_segments() -> None:
+@pytest.mark.parametrize(
+    ("expandable", "end"),
+    [
+        (False, "start Python with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."),
+        (True, "expandable_segments is on already."),
+    ],
+)
+def test_a_request_that_would_have_fitted_in_one_piece_is_told_of_segments(expandable: bool, end: str) -> None:
     failed = OutOfMemory(tried_bytes=500 * MB, free_bytes=10 * MB, unused_bytes=600 * MB)
-    state = AllocatorState(device=0, allocated_bytes=0, reserved_bytes=0, largest_free_bytes=90 * MB)
+    state = AllocatorState(
+        device=0, allocated_bytes=0, reserved_bytes=0, largest_free_bytes=90 * MB, expandable=expandable
+    )
 
     advice = failure_advice(failed, HELD, state, None)
 
-    assert advice[0] == (
-        "600 MB are reserved and free, but in pieces, the largest piece 90.0 MB; "
-        "start Python with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    )
-
-
-def test_segments_that_are_on_already_are_not_advised() -> None:
-    failed = OutOfMemory(tried_bytes=500 * MB, free_bytes=10 * MB, unused_bytes=600 * MB)
-    state = AllocatorState(device=0, allocated_bytes=0, reserved_bytes=0, expandable=True)
-
-    assert failure_advice(failed, HELD, state, None)[0].endswith("expandable_segments is on already.")
+    assert advice[0] == f"600 MB are reserved and free, but in pieces, the largest piece 90.0 MB; {end}"
 
 
 def test_a_request_without_room_is_not_told_of_segments() -> None:
@@ -130,7 +128,7 @@ def test_a_request_without_room_is_not_told_of_segments() -> None:
     ],
 )
 def test_where_nothing_makes_room_the_request_is_the_advice(failed: OutOfMemory, text: str) -> None:
-    assert failure_advice(failed, (holding("parameters of model", PARAMETERS, 1),), None, None) == (text,)
+    assert failure_advice(failed, (holder("parameters of model", PARAMETERS, 1),), None, None) == (text,)
 
 
 FULL = AllocatorState(
@@ -156,7 +154,7 @@ def test_a_cache_that_is_in_nobodys_way_is_not_told(peak: int, unused: int, retr
 
 
 def test_what_the_last_errors_traceback_keeps_is_no_variable_to_let_go_of() -> None:
-    held = (*HELD, holding("hidden (in forward, last error)", TENSORS, 500))
+    held = (*HELD, holder("hidden (in forward, last error)", TENSORS, 500))
 
     advice = failure_advice(OutOfMemory(line=5), held, None, None)
 
@@ -169,7 +167,7 @@ def test_what_the_last_errors_traceback_keeps_is_no_variable_to_let_go_of() -> N
 
 
 def test_the_holder_to_drop_is_the_largest_that_is_no_part_of_the_model() -> None:
-    held = (*HELD, holding("graph kept by losses", GRAPHS, 90), holding("state of opt", OPTIMIZER, 10))
+    held = (*HELD, holder("graph kept by losses", GRAPHS, 90), holder("state of opt", OPTIMIZER, 10))
 
     advice = failure_advice(OutOfMemory(line=5), held, None, None)
 
@@ -203,7 +201,7 @@ def test_a_share_that_is_not_known_is_not_told(failed: OutOfMemory) -> None:
 
 
 def test_large_optimizer_state_and_other_processes_are_told() -> None:
-    held = (holding("state of opt", OPTIMIZER, 700), holding("parameters of model", PARAMETERS, 300))
+    held = (holder("state of opt", OPTIMIZER, 700), holder("parameters of model", PARAMETERS, 300))
 
     advice = failure_advice(OutOfMemory(tried_bytes=100 * MB), held, None, 900 * MB)
 

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ipyprof.analysis.holders import Holding
-from ipyprof.analysis.profile import analyse
+from ipyprof.analysis.memory import PROCESS_REST
+from ipyprof.analysis.results import FailedRequest, Holder
 from ipyprof.diagnosis.memory import FAILED_REST, failure_headline
-from ipyprof.diagnosis.verdict import diagnose
-from ipyprof.report.build import PROCESS_REST, build_report, moments_at
+from ipyprof.report import build
 from ipyprof.report.report import Report, Source
 from ipyprof.show.html import render_html
-from ipyprof.show.memory import failure_text, room_text
+from ipyprof.show.memory import detail_of, failure_text, room_text
 from ipyprof.show.panel import memory_tab
 from ipyprof.show.text import render_text, runs_text
 from ipyprof.show.words import bound_word, subject
@@ -32,9 +31,7 @@ FAILED = OutOfMemory(
 
 
 def report_of(trace: Trace, live: LiveRecord) -> Report:
-    profile = analyse(trace, live)
-    findings, verdict = diagnose(profile)
-    return build_report(profile, findings, verdict, source=Source(kind="live"))
+    return build.report_of(trace, Source(kind="live"), live)
 
 
 def trained(*, steps: int = 3, **live: Any) -> tuple[Training, LiveRecord]:
@@ -73,21 +70,12 @@ def test_the_leak_is_told_with_what_to_do() -> None:
 
     report = report_of(training.builder.trace(), live)
 
-    assert report.views["memory"]["growing"] == [{"name": "losses", "bytes": 40 * MB + 512, "line": 4}]
+    assert report.to_dict()["views"]["memory"]["growing"] == [
+        {"name": "losses", "bytes": 40 * MB + 512, "line": 4, "role": "graphs"}
+    ]
     told = "losses keeps 40.0 MB more after each step (line 4)"
     assert told in " ".join(render_text(report, 100).split())
     assert told in render_html(report)
-
-
-def test_holders_over_time_are_in_the_views() -> None:
-    training, live = trained()
-
-    views = report_of(training.builder.trace(), live).views
-
-    moments, heartbeat = views["memory"]["moments"], views["heartbeat"]
-    assert {"parameters of model", "activations of line 4"} <= set(moments["names"])
-    for at_ms, allocated in zip(heartbeat["time_ms"], heartbeat["allocated"], strict=True):
-        assert sum(moments_at(moments, at_ms).values()) == allocated
 
 
 def test_a_report_with_memory_survives_json() -> None:
@@ -119,8 +107,9 @@ def test_a_request_that_failed_heads_the_dashboard_and_the_text() -> None:
         assert told in text
         assert told in page
     assert page.index("out of memory") < page.index("One step")
-    holders = report.views["memory"]["out_of_memory"]["holders"]
-    assert [holder["name"] for holder in holders[:3]] == [
+    failed = report.failed_request
+    assert failed is not None
+    assert [holder.name for holder in failed.holders[:3]] == [
         "activations of line 4",
         "graph kept by losses",
         "allocated before recording, not reachable from the notebook",
@@ -181,7 +170,7 @@ def test_advice_to_record_more_is_not_given_where_memory_ran_out() -> None:
 def test_the_sentence_of_a_failure_has_at_most_25_words(
     line: int | None, tried: int | None, free: int | None, name: str, device: int
 ) -> None:
-    holder = Holding(name=name, role="tensors", bytes=5 * MB, line=None)
+    holder = Holder(name=name, role="tensors", bytes=5 * MB, line=None)
 
     text = failure_headline(OutOfMemory(line=line, tried_bytes=tried, free_bytes=free, device=device), (holder,))
 
@@ -191,9 +180,9 @@ def test_the_sentence_of_a_failure_has_at_most_25_words(
 
 
 def test_who_has_no_name_is_not_the_largest_holder_of_the_sentence() -> None:
-    rest = Holding(name="not reachable from the notebook", role="rest", bytes=9 * MB, line=None)
+    rest = Holder(name="not reachable from the notebook", role="rest", bytes=9 * MB, line=None)
 
-    text = failure_headline(OutOfMemory(line=2), (rest, Holding(name="x", role="tensors", bytes=MB, line=None)))
+    text = failure_headline(OutOfMemory(line=2), (rest, Holder(name="x", role="tensors", bytes=MB, line=None)))
 
     assert text == "Line 2 ran out of memory; largest holder: x, 1.0 MB."
 
@@ -230,45 +219,24 @@ def test_each_device_has_its_heartbeat() -> None:
     training, live = trained()
     other = Heap(training.builder, held=7 * MB, device=1)
     training.builder.launch(150, 5, "gemm", 160, 10, device=1)
-    training.builder.device()
     training.builder.line(4, 1_100, 1_300)
     other.alloc(1_200, 11 * MB)
 
     report = report_of(training.builder.trace(), live)
 
-    (curve,) = report.views["memory"]["devices"]
-    assert (curve["device"], curve["allocated"]) == (1, [7 * MB, 18 * MB])
+    (curve,) = detail_of(report).devices
+    assert (curve.device, curve.allocated) == (1, (7 * MB, 18 * MB))
     assert "GPU 1: at most 18.0 MB allocated at 1.20 ms, line 4" in " ".join(render_text(report, 100).split())
     assert "Heartbeats of the other GPUs" in render_html(report)
-
-
-def test_the_panel_has_the_heartbeat_of_each_device() -> None:
-    training, live = trained()
-    Heap(training.builder, held=7 * MB, device=1).alloc(1_200, 11 * MB)
-    training.builder.launch(150, 5, "gemm", 160, 10, device=1)
-    report = report_of(training.builder.trace(), live)
-
     tab = memory_tab(report)
-
     assert tab is not None
     choice, shown = tab.children
     assert [label for label, _ in choice.options] == ["GPU 0", "GPU 1"]
-    assert "Held by" in shown.children[0].children[1].value
+    assert "step 1, 0.00 ms: 150 MB allocated, 47 % of the peak" in shown.children[0].children[1].value
     choice.value = 1
-    slider, curve = shown.children[0].children
+    slider, cursor = shown.children[0].children
     slider.value = slider.max
-    assert "18.0 MB</b> allocated, 100 % of the peak" in curve.value
-
-
-def test_a_long_recording_of_another_device_is_drawn_in_few_points() -> None:
-    training, live = trained()
-    for at in range(2_000):
-        training.builder.memory(100 + at, MB, (at % 97) * MB, 200 * MB, device=1)
-
-    (curve,) = report_of(training.builder.trace(), live).views["memory"]["devices"]
-
-    assert len(curve["time_ms"]) <= 400
-    assert max(curve["allocated"]) == 96 * MB
+    assert "18.0 MB allocated, 100 % of the peak" in cursor.value
 
 
 def test_a_request_that_failed_before_anything_was_recorded_is_told_by_name() -> None:
@@ -280,7 +248,8 @@ def test_a_request_that_failed_before_anything_was_recorded_is_told_by_name() ->
 
     report = report_of(no_events(), live)
 
-    assert [(one["name"], one["bytes"]) for one in report.views["memory"]["out_of_memory"]["holders"]] == [
+    assert report.failed_request is not None
+    assert [(one.name, one.bytes) for one in report.failed_request.holders] == [
         (FAILED_REST, 2_500 * MB),
         ("cache", 900 * MB),
         ("parameters of model", 600 * MB),
@@ -297,20 +266,21 @@ def test_a_request_that_failed_behind_the_recording_has_its_own_holders() -> Non
     )
     training, live = trained(out_of_memory=late)
 
-    told = report_of(training.builder.trace(), live).views["memory"]["out_of_memory"]
+    told = report_of(training.builder.trace(), live).failed_request
 
-    assert [(one["name"], one["bytes"]) for one in told["holders"]] == [("hoard", 80 * MB)]
+    assert told is not None
+    assert told.holders == (Holder(name="hoard", bytes=80 * MB, role="tensors"),)
 
 
 @pytest.mark.parametrize(
     ("failed", "text"),
     [
-        ({}, "The cell asked for more memory than there was."),
-        ({"line": 3, "tried_bytes": 2 * MB}, "Line 3 asked for 2.0 MB."),
-        ({"tried_bytes": 2 * MB, "capacity_bytes": 9 * MB}, "The cell asked for 2.0 MB; the device has 9.0 MB."),
+        (FailedRequest(), "The cell asked for more memory than there was."),
+        (FailedRequest(line=3, tried_bytes=2 * MB), "Line 3 asked for 2.0 MB."),
+        (FailedRequest(tried_bytes=2 * MB, capacity_bytes=9 * MB), "The cell asked for 2.0 MB; the device has 9.0 MB."),
     ],
 )
-def test_what_is_not_known_of_a_request_is_left_out(failed: dict[str, Any], text: str) -> None:
+def test_what_is_not_known_of_a_request_is_left_out(failed: FailedRequest, text: str) -> None:
     assert failure_text(failed) == text
     assert room_text(failed) == "What the allocator held then was not measured."
 
@@ -327,13 +297,10 @@ def test_the_process_is_split_into_names_and_the_rest() -> None:
 
 def test_hostile_names_are_escaped() -> None:
     training, live = trained()
-    evil = Owner(
-        address=live.owners[0].address if live.owners else 0, device=0, bytes=50 * MB, name="<b>x</b>",
-        role="tensor", variable="<b>x</b>",
-    )  # fmt: skip
-    live = LiveRecord(source="%%gpuprofile\n" * 7, owners=(evil,), cuda=True)
+    assert live.owners is not None
+    evil = replace(live.owners[0], name="<b>x</b>", role="tensor", variable="<b>x</b>")
 
-    page = render_html(report_of(training.builder.trace(), live))
+    page = render_html(report_of(training.builder.trace(), replace(live, owners=(evil,))))
 
     assert "<b>x</b>" not in page
     assert "&lt;b&gt;x&lt;/b&gt;" in page

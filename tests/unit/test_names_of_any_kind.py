@@ -11,13 +11,12 @@ import pytest
 from ipyprof.formatting import columns
 from ipyprof.report.comparison import compare_reports
 from ipyprof.report.report import Report
-from ipyprof.show.compare_html import render_comparison
-from ipyprof.show.compare_text import comparison_text
+from ipyprof.show.comparison import comparison_text, render_comparison
 from ipyprof.show.html import render_html
 from ipyprof.show.panel import build_panel, close_panel
 from ipyprof.show.text import render_text
+from tests.outline import Outline
 from tests.sample_reports import starvation
-from tests.unit.test_report_html import Outline
 
 NAMES = {
     "chinese": "前向传播",
@@ -69,7 +68,7 @@ def text_of(page: str) -> str:
     outline = Outline(page)
     assert outline.open == []
     assert outline.tags <= {
-        "div", "span", "b", "br", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"
+        "div", "span", "b", "br", "table", "thead", "tbody", "tr", "th", "td", "img", "h3", "h4", "details", "summary"
     }  # fmt: skip
     assert outline.attributes <= {"style", "title", "align", "colspan", "src", "alt", "width", "aria-label"}
     return outline.text

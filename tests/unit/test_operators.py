@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipyprof.analysis.operators import GRAPH_ROW, UNOWNED_ROW, OperatorRow, OperatorTable, operator_rows, shape_text
+from ipyprof.analysis.operators import GRAPH_ROW, UNOWNED_ROW, OperatorTable, operator_rows, shape_text
+from ipyprof.analysis.results import Operator
 from ipyprof.analysis.steps import find_steps
 from ipyprof.trace.kinds import DEVICE_KINDS
 from ipyprof.trace.model import Trace
@@ -22,7 +23,7 @@ def table_of(trace: Trace) -> OperatorTable:
     return operator_rows(trace, find_steps(trace))
 
 
-def by_name(table: OperatorTable) -> dict[str, OperatorRow]:
+def by_name(table: OperatorTable) -> dict[str, Operator]:
     return {row.name: row for row in table.rows}
 
 
@@ -45,41 +46,30 @@ def wrapped() -> Trace:
     return builder.trace()
 
 
-def test_work_is_the_innermost_operators_own(wrapped: Trace) -> None:
+def test_work_is_the_innermost_operators_own_and_in_the_total_of_all_around(wrapped: Trace) -> None:
     rows = by_name(table_of(wrapped))
 
-    assert {name: row.self_device_ns for name, row in rows.items()} == {
-        "aten::to": 0,
-        "aten::_to_copy": 0,
-        "aten::copy_": 70_000,
+    assert {name: (row.self_device_ms, row.total_device_ms) for name, row in rows.items()} == {
+        "aten::to": (0, 0.07),
+        "aten::_to_copy": (0, 0.07),
+        "aten::copy_": (0.07, 0.07),
     }
-
-
-def test_every_operator_around_has_it_in_its_total(wrapped: Trace) -> None:
-    rows = by_name(table_of(wrapped))
-
-    assert [rows[name].total_device_ns for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [70_000] * 3
 
 
 def test_host_self_time_leaves_out_the_operators_inside(wrapped: Trace) -> None:
     rows = by_name(table_of(wrapped))
 
-    assert [rows[name].self_host_ns for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [
-        20_000,
-        30_000,
-        50_000,
-    ]
-    assert [rows[name].total_host_ns for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [
-        100_000,
-        80_000,
-        50_000,
-    ]
+    assert {name: (row.self_host_ms, row.total_host_ms) for name, row in rows.items()} == {
+        "aten::to": (0.02, 0.1),
+        "aten::_to_copy": (0.03, 0.08),
+        "aten::copy_": (0.05, 0.05),
+    }
 
 
 def test_copies_make_an_operator_copy_bound(wrapped: Trace) -> None:
     row = by_name(table_of(wrapped))["aten::copy_"]
 
-    assert (row.category, row.bound) == ("copy", "copy")
+    assert (row.bound, row.tensor_core) == ("copy", "n/a")
 
 
 def test_a_collective_is_counted_once() -> None:
@@ -93,9 +83,7 @@ def test_a_collective_is_counted_once() -> None:
 
     table = table_of(builder.trace())
 
-    assert [(row.name, row.self_device_ns, row.category) for row in table.rows] == [
-        ("c10d::allreduce_", 80_000, "communication")
-    ]
+    assert [(row.name, row.self_device_ms) for row in table.rows] == [("c10d::allreduce_", 0.08)]
 
 
 def test_a_name_inside_itself_counts_once() -> None:
@@ -108,8 +96,8 @@ def test_a_name_inside_itself_counts_once() -> None:
 
     row = by_name(table_of(builder.trace()))["f"]
 
-    assert (row.calls, row.self_device_ns, row.total_device_ns) == (1, 90_000, 90_000)
-    assert (row.self_host_ns, row.total_host_ns) == (190_000 - 160_000 + 140_000, 190_000)
+    assert (row.calls, row.self_device_ms, row.total_device_ms) == (1, 0.09, 0.09)
+    assert (row.self_host_ms, row.total_host_ms) == (0.17, 0.19)
 
 
 def test_work_of_other_threads_has_its_row() -> None:
@@ -125,10 +113,9 @@ def test_work_of_other_threads_has_its_row() -> None:
 
     table = table_of(trace)
 
-    assert by_name(table)[UNOWNED_ROW].self_device_ns == 600_000
-    assert by_name(table)[UNOWNED_ROW].total_device_ns == 600_000
-    assert by_name(table)[UNOWNED_ROW].calls == 200
-    assert sum(row.self_device_ns for row in table.rows) == device_ns(trace) == 700_000
+    row = by_name(table)[UNOWNED_ROW]
+    assert (row.calls, row.self_device_ms, row.total_device_ms) == (200, 0.6, 0.6)
+    assert table.self_device_ns.sum() == device_ns(trace) == 700_000
 
 
 def test_a_graphs_kernels_are_its_launchs() -> None:
@@ -143,8 +130,8 @@ def test_a_graphs_kernels_are_its_launchs() -> None:
 
     rows = by_name(table_of(trace))
 
-    assert (rows[GRAPH_ROW].calls, rows[GRAPH_ROW].self_device_ns) == (6, 240_000)
-    assert (rows["run graph"].self_device_ns, rows["run graph"].total_device_ns) == (0, 240_000)
+    assert (rows[GRAPH_ROW].calls, rows[GRAPH_ROW].self_device_ms) == (1, 0.04)
+    assert (rows["run graph"].self_device_ms, rows["run graph"].total_device_ms) == (0, 0.04)
     assert rows[GRAPH_ROW].bound == "unknown"  # one launch for 20 kernels: not launch-bound
 
 
@@ -158,41 +145,31 @@ def test_small_inversions_do_not_change_the_owner() -> None:
 
     table = table_of(builder.trace())
 
-    assert {row.name: row.self_device_ns for row in table.rows} == {"mm": 20_000, "before": 0}
+    assert {row.name: row.self_device_ms for row in table.rows} == {"mm": 0.02, "before": 0}
 
 
-def test_an_id_overrules_the_clock() -> None:
-    """B10: the launch begins 1.5 us before the operator that made it, by Kineto's id."""
-    builder = TraceBuilder()
-    builder.step(0, at=0, end=1000)
-    builder.op("before", 0, 99.9)
-    builder.op("mm", 100, 130)
-    builder.launch(98.5, 1, "gemm", kernel_at=110, kernel_dur=20)
-    trace = builder.trace()
-    named = trace.external_id.copy()
-    operator = [trace.names[name] for name in trace.name.tolist()].index("mm")
-    named[trace.correlation > 0] = trace.external_id[operator]
-
-    table = table_of(replace(trace, external_id=named))
-
-    assert by_name(table)["mm"].self_device_ns == 20_000
-
-
-def test_an_id_of_a_later_operator_is_not_believed() -> None:
-    """Some recordings (param's resnet) name operators that ran long after the call."""
+@pytest.mark.parametrize(
+    ("launch_at", "named", "other"),
+    [
+        pytest.param(98.5, "mm", ("before", 0, 99.9), id="B10: a launch 1.5 us before its operator"),
+        pytest.param(110, "item", ("item", 500, 530), id="param's resnet: an operator that ran long after the call"),
+    ],
+)
+def test_an_id_overrules_the_clock_unless_it_names_a_later_operator(
+    launch_at: float, named: str, other: tuple[str, float, float]
+) -> None:
     builder = TraceBuilder()
     builder.step(0, at=0, end=1000)
     builder.op("mm", 100, 130)
-    builder.op("item", 500, 530)
-    builder.launch(110, 5, "gemm", kernel_at=120, kernel_dur=20)
+    builder.op(*other)
+    builder.launch(launch_at, 1, "gemm", kernel_at=120, kernel_dur=20)
     trace = builder.trace()
-    named = trace.external_id.copy()
-    operator = [trace.names[name] for name in trace.name.tolist()].index("item")
-    named[trace.correlation > 0] = trace.external_id[operator]
+    ids = trace.external_id.copy()
+    ids[trace.correlation > 0] = ids[[trace.names[name] for name in trace.name.tolist()].index(named)]
 
-    table = table_of(replace(trace, external_id=named))
+    table = table_of(replace(trace, external_id=ids))
 
-    assert by_name(table)["mm"].self_device_ns == 20_000
+    assert by_name(table)["mm"].self_device_ms == 0.02
 
 
 def test_only_recorded_steps_count() -> None:
@@ -206,7 +183,7 @@ def test_only_recorded_steps_count() -> None:
     row = by_name(table_of(builder.trace()))
 
     assert list(row) == ["mm"]
-    assert (row["mm"].calls, row["mm"].self_device_ns, row["mm"].total_host_ns) == (1, 20_000, 30_000)
+    assert (row["mm"].calls, row["mm"].self_device_ms, row["mm"].total_host_ms) == (1, 0.02, 0.03)
 
 
 def test_an_operator_that_began_before_the_steps_keeps_its_total() -> None:
@@ -219,8 +196,8 @@ def test_an_operator_that_began_before_the_steps_keeps_its_total() -> None:
 
     rows = by_name(table_of(builder.trace()))
 
-    assert (rows["add_"].calls, rows["add_"].total_device_ns) == (1, 20_000)
-    assert (rows["Optimizer.step"].calls, rows["Optimizer.step"].total_device_ns) == (0, 20_000)
+    assert (rows["add_"].calls, rows["add_"].total_device_ms) == (1, 0.02)
+    assert (rows["Optimizer.step"].calls, rows["Optimizer.step"].total_device_ms) == (0, 0.02)
 
 
 def test_each_step_has_its_own_rows() -> None:
@@ -233,8 +210,8 @@ def test_each_step_has_its_own_rows() -> None:
 
     table = table_of(builder.trace())
 
-    assert [(row.name, row.self_device_ns) for row in table.per_step(0)] == [("mm", 20_000)]
-    assert [(row.name, row.self_device_ns) for row in table.per_step(1)] == [("add", 21_000)]
+    assert [(row.name, row.self_device_ms) for row in table.per_step(0)] == [("mm", 0.02)]
+    assert [(row.name, row.self_device_ms) for row in table.per_step(1)] == [("add", 0.021)]
 
 
 def test_the_steps_rows_add_up_to_the_whole() -> None:
@@ -248,8 +225,9 @@ def test_the_steps_rows_add_up_to_the_whole() -> None:
 
     table = table_of(builder.trace())
 
-    assert sum(row.calls for step in range(3) for row in table.per_step(step)) == table.rows[0].calls == 6
-    assert int(table.self_device_ns.sum()) == table.rows[0].self_device_ns == 42_000
+    assert sum(row.calls for step in range(3) for row in table.per_step(step)) == 6
+    assert table.self_device_ns.sum() == 42_000
+    assert (table.rows[0].calls, table.rows[0].self_device_ms) == (2, 0.014)
 
 
 def test_many_short_kernels_beside_a_few_that_take_the_time_are_not_launch_bound() -> None:
@@ -303,7 +281,7 @@ def test_one_device_can_be_asked_for() -> None:
 
     table = operator_rows(trace, find_steps(trace), device=1)
 
-    assert [row.self_device_ns for row in table.rows] == [60_000]
+    assert [row.self_device_ms for row in table.rows] == [0.06]
 
 
 def test_owner_and_row_point_to_the_operator(wrapped: Trace) -> None:
@@ -333,4 +311,5 @@ def test_rows_of_real_recordings_add_up_to_the_device_time() -> None:
 
         expected = [int(trace.dur_ns[steps.step == step].sum()) for step in range(steps.count)]
         assert table.self_device_ns.sum(axis=1).tolist() == expected
-        assert sum(row.self_device_ns for row in table.rows) == sum(expected) > 0
+        assert sum(row.self_device_ms or 0.0 for row in table.rows) * 1e6 * steps.count == pytest.approx(sum(expected))
+        assert sum(expected) > 0

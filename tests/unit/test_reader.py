@@ -248,22 +248,13 @@ def test_a_file_without_memory_records_has_empty_arrays() -> None:
     builder = TraceBuilder()
     builder.op("aten::empty", 0, 50)
     trace = builder.trace()
-    assert (len(trace.memory.time_ns), trace.flows.shape) == (0, (0, 4))
+    assert len(trace.memory.time_ns) == 0
 
 
-def test_flows_link_forward_to_backward() -> None:
-    builder = TraceBuilder()
-    builder.op("aten::mm", 100, 150)
-    builder.flow(100, 200, forward_tid=1, backward_tid=2)
-    assert builder.trace().flows.tolist() == [[1, 0, 2, 100_000]]
-
-
-def test_devices_threads_and_metadata() -> None:
+def test_devices_and_metadata() -> None:
     builder = TraceBuilder()
     builder.device("NVIDIA H200", 132, capability=(9, 0), total_bytes=150)
     builder.metadata(record_shapes=1, distributedInfo={"rank": 1})
-    builder.thread_name(5, "pt_autograd_0")
-    builder.thread_name(99, "without events")
     builder.op("aten::mm", 0, 1, tid=5)
     trace = builder.trace()
     (device,) = trace.devices
@@ -275,7 +266,6 @@ def test_devices_threads_and_metadata() -> None:
         150,
     )
     assert trace.metadata == {"schemaVersion": 1, "record_shapes": 1, "distributedInfo": {"rank": 1}}
-    assert trace.thread_names == {5: "pt_autograd_0"}
 
 
 def test_metadata_stands_before_and_after_the_events() -> None:
@@ -419,7 +409,7 @@ def test_a_real_file_reads_soundly_or_is_refused(path: str, kernels: int | None)
             read_trace(REAL / path)
         return
     trace = read_trace(REAL / path)
-    assert trace.damage == {}
+    assert trace.damage == ({"not read: MTIA records": 2136} if "mtia_" in path else {})
     assert trace.start_ns.min() == 0
     assert bool(np.all(np.diff(trace.start_ns) >= 0))
     assert trace.dur_ns.min() >= 0

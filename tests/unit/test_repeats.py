@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
+from msgspec import structs
 
 from ipyprof.formatting import times_text
 from ipyprof.report.comparison import compare_reports
@@ -24,11 +24,11 @@ def repeats(*recordings: tuple[float | None, str], shown: int = 1) -> Repeats:
 def report(step_ms: float, cause: str = "host_sync", *, baseline: str = "after", partial: str = "") -> Report:
     """A recording of this step and verdict, with high confidence."""
     one = sample_reports.sync()
-    return dataclasses.replace(
+    return structs.replace(
         one,
-        source=dataclasses.replace(one.source, partial=partial),
-        steps=dataclasses.replace(one.steps, step_ms=step_ms, baseline=baseline),
-        verdict=dataclasses.replace(one.verdict, cause=cause, confidence="high", reasons=()),
+        source=structs.replace(one.source, partial=partial),
+        steps=structs.replace(one.steps, step_ms=step_ms, baseline=baseline),
+        verdict=structs.replace(one.verdict, cause=cause, confidence="high", reasons=()),
     )
 
 
@@ -121,7 +121,7 @@ def test_recordings_that_differ_lower_the_confidence(
     said: Repeats, before: str, after: str, reasons: tuple[str, ...]
 ) -> None:
     # given the verdict of the recording that is shown
-    verdict = dataclasses.replace(sample_reports.sync().verdict, confidence=before, reasons=())
+    verdict = structs.replace(sample_reports.sync().verdict, confidence=before, reasons=())
     # when the others are looked at
     found = judged(verdict, said)
     # then only what differs lowers it, and is its reason and a warning
@@ -169,7 +169,7 @@ def test_recording_that_ended_early_is_not_shown() -> None:
 def ran_out(*, later: bool) -> Report:
     """A recording whose cell ran out of memory."""
     one = report(9.0, "cpu_bound")
-    return dataclasses.replace(one, views={**one.views, "memory": {"out_of_memory": {"device": 0, "later": later}}})
+    return sample_reports.with_views(one, memory={"out_of_memory": {"device": 0, "later": later}})
 
 
 def test_recording_that_ran_out_of_memory_is_shown_and_has_no_vote() -> None:

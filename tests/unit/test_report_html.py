@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html.parser
 import re
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
-from ipyprof.report.report import Holder, Line, Report
+from ipyprof.analysis.results import Holder, Line
+from ipyprof.report.report import Report
 from ipyprof.show.html import bundle, render_html, render_page
-from ipyprof.show.markup import code_name
+from ipyprof.show.markup import table_html
+from ipyprof.show.table import Column, Row, Table, name_cell
 from tests.golden_files import assert_golden, without_pictures
 from tests.sample_reports import (
     SAMPLES,
@@ -74,7 +76,7 @@ def test_only_what_untrusted_notebooks_keep(name: str) -> None:
     outline = Outline(render_html(SAMPLES[name]()))
     # then there is no script, style element, SVG, link or handler, and every element is closed
     assert outline.tags <= {
-        "div", "span", "b", "br", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"
+        "div", "span", "b", "br", "h3", "h4", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary"
     }  # fmt: skip
     assert outline.attributes <= {"style", "title", "align", "colspan", "src", "alt", "width"}
     assert outline.open == []
@@ -113,7 +115,8 @@ def test_nothing_is_typeset_as_mathematics() -> None:
     assert [run for run in runs if run.count("$") + run.count("\\") > 1] == []
     # and it is read as it was written, in attributes too
     assert r"a $x_1$ and \(y\) end" in Outline(page).text
-    assert 'title="a$b' in code_name("a$b" + "c" * 90, 20)
+    named = Table(columns=(Column(kind="name"),), rows=(Row((name_cell("a$b" + "c" * 90, 20),)),))
+    assert 'title="a$b' in table_html(named)
 
 
 def test_hostile_names_stay_text() -> None:
@@ -219,7 +222,7 @@ def test_a_long_cell_shows_its_costly_lines_and_counts_the_rest() -> None:
         for number in range(1, 301)
     )
     # when it is rendered
-    text = Outline(render_html(dataclasses.replace(sync(), lines=lines))).text
+    text = Outline(render_html(structs.replace(sync(), lines=lines))).text
     # then both are shown, the page does not list them all, and says how many are left out
     assert "line_7()" in text
     assert "line_200()" in text
@@ -253,11 +256,9 @@ def test_bundle_has_text_and_dashboard() -> None:
 
 def test_columns_without_a_judgement_are_left_out_and_named() -> None:
     # given operators of which neither bound nor Tensor Core use is known
-    operators = tuple(
-        dataclasses.replace(one, bound="unknown", tensor_core="unknown") for one in starvation().operators
-    )
+    operators = tuple(structs.replace(one, bound="unknown", tensor_core="unknown") for one in starvation().operators)
     # when the dashboard is rendered
-    text = Outline(render_html(dataclasses.replace(starvation(), operators=operators))).text
+    text = Outline(render_html(structs.replace(starvation(), operators=operators))).text
     # then the two columns are gone, and a sentence says that they were not measured
     assert "Bound by, Tensor Cores: not measured." in text
     assert "? unknown" not in text.split("Memory heartbeat")[0]
@@ -265,8 +266,8 @@ def test_columns_without_a_judgement_are_left_out_and_named() -> None:
 
 def test_several_reasons_are_one_sentence() -> None:
     report = sync()
-    verdict = dataclasses.replace(report.verdict, confidence="low", reasons=("a single step", "from a file."))
-    text = Outline(render_html(dataclasses.replace(report, verdict=verdict))).text
+    verdict = structs.replace(report.verdict, confidence="low", reasons=("a single step", "from a file."))
+    text = Outline(render_html(structs.replace(report, verdict=verdict))).text
     assert "Why low confidence: a single step; from a file." in text
 
 
@@ -274,7 +275,7 @@ def test_several_reasons_are_one_sentence() -> None:
 
 
 def verdict_of(report: Report, **changes: object) -> Report:
-    return dataclasses.replace(report, verdict=dataclasses.replace(report.verdict, **changes))
+    return structs.replace(report, verdict=structs.replace(report.verdict, **changes))
 
 
 def row_of(page: str, source: str) -> str:
@@ -289,8 +290,8 @@ def row_of(page: str, source: str) -> str:
 def test_the_guilty_line_is_bold_in_the_column_that_is_meant(cause: str, bold: str) -> None:
     # given a verdict on waits, on the host's time or on the GPU's, when the lines are drawn, then that alone is bold
     report = verdict_of(sync(), cause=cause)
-    found = dataclasses.replace(report.findings[0], cause=cause)
-    page = render_html(dataclasses.replace(report, findings=(found, *report.findings[1:])))
+    found = structs.replace(report.findings[0], cause=cause)
+    page = render_html(structs.replace(report, findings=(found, *report.findings[1:])))
     assert re.findall(r"<b>([\d.]+)</b>", row_of(page, "total += h[0, 0].item()")) == [bold]
 
 
@@ -321,24 +322,22 @@ def test_a_gain_unlike_its_part_is_explained() -> None:
 def test_next_to_nothing_of_other_has_no_row() -> None:
     # given 0.01 ms of 257 that are "other", and then 5 ms, when the parts are listed, then only the second has a row
     for other, shown in ((0.01, False), (5.0, True)):
-        breakdown = dataclasses.replace(starvation().breakdown, other=other)
-        page = render_html(dataclasses.replace(starvation(), breakdown=breakdown))
+        breakdown = structs.replace(starvation().breakdown, other=other)
+        page = render_html(structs.replace(starvation(), breakdown=breakdown))
         assert ("</span>Other</td>" in page) is shown
 
 
 def test_tensor_cores_that_do_not_apply_are_not_called_unmeasured() -> None:
     # given operators that are no products, when the columns are left out, then nothing is called not measured
-    operators = tuple(dataclasses.replace(one, tensor_core="n/a") for one in sync().operators)
-    assert (
-        "Tensor Cores: not measured" not in Outline(render_html(dataclasses.replace(sync(), operators=operators))).text
-    )
+    operators = tuple(structs.replace(one, tensor_core="n/a") for one in sync().operators)
+    assert "Tensor Cores: not measured" not in Outline(render_html(structs.replace(sync(), operators=operators))).text
 
 
 def test_a_long_line_of_code_is_shown_whole() -> None:
     # given a line of 88 columns, when the lines are drawn on the whole card, then it is there to its end
     code = "    loss = F.cross_entropy(model(x).float(), labels.to(device, non_blocking=True), weight=w)"
     line = Line(line=3, source=code, device_ms=1.0, host_ms=1.0, sync_count=0)
-    page = render_html(dataclasses.replace(sync(), lines=(line,)))
+    page = render_html(structs.replace(sync(), lines=(line,)))
     assert "weight=w)</span>" in row_of(page, "cross_entropy")
 
 
@@ -347,5 +346,5 @@ def test_holders_are_words_and_names_are_code() -> None:
     memory = sync().memory
     assert memory is not None
     holders = (Holder(name="weights", bytes=9, line=4), Holder(name="activations of line 5", bytes=8, line=5))
-    text = Outline(render_html(dataclasses.replace(sync(), memory=dataclasses.replace(memory, holders=holders)))).text
-    assert "At the peak: weights (line 4): 9 bytes · activations of line 5: 8 bytes." in text
+    text = Outline(render_html(structs.replace(sync(), memory=structs.replace(memory, holders=holders)))).text
+    assert "At the peak: weights (line 4) 9 bytes · activations of line 5 8 bytes." in text

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
 import numpy as np
 import pytest
+from msgspec import structs
 from PIL import Image
 
-from ipyprof.show.markup import figure
+from ipyprof.analysis.results import Breakdown, Heartbeat, Lane, Timeline
+from ipyprof.show.markup import figure_html
 from ipyprof.show.pictures import (
     DONUT_SIZE,
     Picture,
@@ -45,7 +47,7 @@ def holds(png: bytes, colour: str) -> int:
 
 def test_picture_is_a_palette_of_128_colours_at_twice_the_size() -> None:
     # given the busiest picture
-    drawn = timeline(starvation().views["timeline"])
+    drawn = timeline(starvation().views.timeline)
     assert drawn is not None
     image = Image.open(io.BytesIO(drawn[0]))
     # when it is opened, then it has a palette of at most 128 colours, is 1400 pixels wide and transparent
@@ -74,7 +76,7 @@ def test_donut_is_drawn_in_the_categories_colours() -> None:
 
 def test_a_small_bottleneck_is_never_merged_into_the_rest() -> None:
     # given a step whose loader takes 2 %, when the loader is the culprit, then it keeps its slice
-    parts = step_parts({"kernel": 98.0, "data_loading": 2.0}, LOADER)
+    parts = step_parts(Breakdown(kernel=98.0, data_loading=2.0), LOADER)
     _, alt = donut(parts, 100.0, culprit=LOADER)
     assert "loader 2 %" in alt
     assert "rest" not in alt
@@ -101,7 +103,7 @@ def test_donut_of_nothing_says_so() -> None:
 
 def test_a_label_stands_clear_of_the_red_edge() -> None:
     # given a step that is all computing, and computing the bottleneck, when it is drawn
-    parts = step_parts({"kernel": 100.0}, KERNEL)
+    parts = step_parts(Breakdown(kernel=100.0), KERNEL)
     edge = (pixels(donut(parts, 100.0, culprit=KERNEL)[0])[:, :, :3] == (0xC2, 0x3A, 0x1A)).all(axis=2)
     # then the edge is whole: its right half is not hidden behind the label
     columns = np.flatnonzero(edge.any(axis=0))
@@ -112,7 +114,7 @@ def test_a_label_stands_clear_of_the_red_edge() -> None:
 def test_words_at_the_axes_are_the_pages() -> None:
     # given heartbeat and timeline, when they are drawn, then what stands at their axes are words with their places
     report = starvation()
-    beat, lanes = heartbeat(report.views["heartbeat"], report.memory), timeline(report.views["timeline"])
+    beat, lanes = heartbeat(report.views.heartbeat, report.memory), timeline(report.views.timeline)
     assert beat is not None and lanes is not None
     named = {word.text: word for word in beat.words}
     assert {"0", "1 GB", "2 GB", "3 GB", "step 1", "step 2", "step 3", "reserved 3,595 MB"} <= set(named)
@@ -120,7 +122,7 @@ def test_words_at_the_axes_are_the_pages() -> None:
     assert named["3 GB"].top < named["2 GB"].top < named["0"].top < named["step 1"].top < 1
     assert [word.text for word in lanes.words if word.align == "right"][:2] == ["host, main", "autograd"]
     # and the page has them in its own colour, escaped
-    page = figure(beat._replace(words=(named["0"], dataclasses.replace(named["0"], text="<b>"))), 700)
+    page = figure_html(beat._replace(words=(named["0"], replace(named["0"], text="<b>"))), 700)
     assert page.count(">0</span>") == 1 and "&lt;b&gt;" in page and "color:" not in page
 
 
@@ -145,17 +147,17 @@ def test_memory_keeps_its_value_until_the_next_sample() -> None:
 
 def test_heartbeat_names_peak_and_operator() -> None:
     report = starvation()
-    drawn = heartbeat(report.views["heartbeat"], report.memory)
+    drawn = heartbeat(report.views.heartbeat, report.memory)
     assert drawn is not None
     assert drawn[1].endswith("peak 3,215 MB in aten::threshold_backward.")
 
 
 def test_a_name_that_cannot_be_drawn_is_left_to_the_text() -> None:
     # given a peak in a range whose name the font lacks, when drawn, then the picture is that of a peak without a name
-    view, memory = sync().views["heartbeat"], sync().memory
+    view, memory = sync().views.heartbeat, sync().memory
     assert memory is not None
-    named = heartbeat(view, dataclasses.replace(memory, peak_operator="前向传播"))
-    bare = heartbeat(view, dataclasses.replace(memory, peak_operator=None))
+    named = heartbeat(view, structs.replace(memory, peak_operator="前向传播"))
+    bare = heartbeat(view, structs.replace(memory, peak_operator=None))
     assert named is not None and bare is not None
     assert named[0] == bare[0]
     assert named[1].endswith("in 前向传播.")
@@ -167,30 +169,30 @@ def test_a_very_long_lane_name_is_drawn_at_once() -> None:
     measured = []
     real = picture.text_width
     picture.text_width = lambda text, **more: (measured.append(text), real(text, **more))[1]  # type: ignore[method-assign]
-    assert _lane_name(picture, {"name": "T_" * 450}).endswith("…")
+    assert _lane_name(picture, Lane(name="T_" * 450, kind="device", segments=())).endswith("…")
     assert len(measured) < 40 and max(map(len, measured)) < 40
 
 
 def test_heartbeat_of_a_process() -> None:
     report = cpu_only()
-    drawn = heartbeat(report.views["heartbeat"], report.memory)
+    drawn = heartbeat(report.views.heartbeat, report.memory)
     assert drawn is not None
     assert drawn[1].startswith("Memory of the process over 123 ms")
 
 
-@pytest.mark.parametrize("view", [{}, {"time_ms": [0.0], "allocated": [5]}, {"time_ms": [0.0, 1.0], "allocated": []}])
-def test_heartbeat_without_a_curve_is_nothing(view: dict[str, Any]) -> None:
+@pytest.mark.parametrize("view", [None, Heartbeat(time_ms=(0.0,), allocated=(5,)), Heartbeat(time_ms=(0.0, 1.0))])
+def test_heartbeat_without_a_curve_is_nothing(view: Heartbeat | None) -> None:
     assert heartbeat(view, None) is None
 
 
 def test_heartbeat_of_an_empty_allocator_is_drawn() -> None:
-    drawn = heartbeat({"time_ms": [0.0, 1.0], "allocated": [0, 0]}, None)
+    drawn = heartbeat(Heartbeat(time_ms=(0.0, 1.0), allocated=(0, 0)), None)
     assert drawn is not None
     assert "peak 0 bytes" in drawn[1]
 
 
 def test_timeline_magnifies_around_a_narrow_bubble() -> None:
-    view = sync().views["timeline"]
+    view = sync().views.timeline
     factor = magnification(view)
     assert factor == pytest.approx(5.55 / (6 * 0.062))
     drawn = timeline(view)
@@ -199,23 +201,26 @@ def test_timeline_magnifies_around_a_narrow_bubble() -> None:
 
 
 def test_timeline_magnifies_the_third_that_holds_the_work() -> None:
-    factor = magnification(starvation().views["timeline"])
+    factor = magnification(starvation().views.timeline)
     assert factor is not None
     assert factor == pytest.approx(5, abs=1)
 
 
 def test_timeline_of_wide_segments_is_not_magnified() -> None:
-    assert (
-        magnification({"start_ms": 0, "end_ms": 9, "lanes": [{"name": "GPU", "segments": [[0, 4, "kernel", ""]]}]})
-        is None
-    )
-    assert magnification(healthy().views["timeline"]) is None
+    wide = Lane(name="GPU", kind="device", segments=((0.0, 4.0, "kernel", ""),))
+    assert magnification(Timeline(start_ms=0.0, end_ms=9.0, lanes=(wide,))) is None
+    assert magnification(healthy().views.timeline) is None
 
 
 @pytest.mark.parametrize(
-    "view", [{}, {"lanes": []}, {"lanes": [{"name": "GPU", "segments": []}], "start_ms": 0, "end_ms": 1}]
+    "view",
+    [
+        None,
+        Timeline(start_ms=0.0, end_ms=1.0, lanes=()),
+        Timeline(start_ms=0.0, end_ms=1.0, lanes=(Lane(name="GPU", kind="device", segments=()),)),
+    ],
 )
-def test_timeline_without_segments_is_nothing(view: dict[str, Any]) -> None:
+def test_timeline_without_segments_is_nothing(view: Timeline | None) -> None:
     assert timeline(view) is None
 
 
@@ -225,8 +230,8 @@ def test_names_of_any_script_draw_without_a_warning() -> None:
     # when all pictures are drawn with warnings as errors, then none is given
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        timeline(report.views["timeline"])
-        heartbeat(report.views["heartbeat"], report.memory)
+        timeline(report.views.timeline)
+        heartbeat(report.views.heartbeat, report.memory)
         donut(step_parts(report.breakdown), 257.0)
 
 

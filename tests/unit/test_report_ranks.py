@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
-from ipyprof.ranks.files import judge
-from ipyprof.ranks.report import chosen_rows, lane_view, ranks_value
-from ipyprof.ranks.summary import RankSummary, call_the_roll
+from ipyprof.ranks.judge import judge
+from ipyprof.ranks.summary import RankSummary
 from ipyprof.report.report import Report
 from ipyprof.show.html import render_html
+from ipyprof.show.ranks import chosen_rows
 from ipyprof.show.text import render_text
 from tests import sample_reports
 from tests.simulated_ranks import MS, Job, large_job, simulate
@@ -19,15 +19,17 @@ from tests.simulated_ranks import MS, Job, large_job, simulate
 LIMIT = 300_000
 
 
-def report_of(summaries: tuple[RankSummary, ...], *, shown: int = 0, kept: dict[int, str] | None = None) -> Report:
-    """A sample report with these ranks in it."""
-    roll = call_the_roll(summaries)
-    return replace(sample_reports.sync(), ranks=ranks_value(roll, judge(roll), shown, kept or {}))
+def report_of(summaries: tuple[RankSummary, ...], kept: str | None = None) -> Report:
+    """A sample report with these ranks in it; ``kept`` of the first one."""
+    ranks = judge(summaries).ranks
+    first, *others = ranks.per_rank
+    rows = (structs.replace(first, kept=kept), *others)
+    return structs.replace(sample_reports.sync(), ranks=structs.replace(ranks, per_rank=rows, shown=0))
 
 
 @pytest.fixture(scope="module")
 def small() -> Report:
-    return report_of(simulate(Job(late={2: ("loader", 31 * MS)})), kept={0: "first", 2: "late"})
+    return report_of(simulate(Job(late={2: ("loader", 31 * MS)})), kept="first")
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +41,9 @@ def test_text_names_the_late_rank_and_lists_the_parts(small: Report) -> None:
     text = " ".join(render_text(small).split())
 
     assert "4 ranks, 3 steps compared: rank 2 is late by 31.0 ms on 3 of 3 steps: its loader takes 33.0 ms" in text
-    assert "! 2 +31.00 38.00 0.30 33.00" in text
-    assert "* 0 −31.00" not in text  # two of the three others are as early as rank 0: it is not late, and not early
-    assert "Traces kept: rank 0 (first); rank 2 (late)." in text
+    assert "! rank 2 +31.00 38.00 0.30 33.00" in text
+    assert "rank 0 (shown) +0.00 38.00 31.30 2.00" in text  # two others are as early: it is not late, and not early
+    assert "Traces kept: rank 0 (first)." in text
 
 
 def test_dashboard_has_a_bar_for_each_rank_and_who_enters_when(small: Report) -> None:
@@ -63,21 +65,20 @@ def test_a_single_process_has_no_section() -> None:
 
 def test_parts_of_a_rank_add_up_to_its_step(small: Report) -> None:
     assert small.ranks is not None
-    for one in small.ranks["per_rank"]:
-        assert sum(one["breakdown"].values()) == pytest.approx(one["step_ms"])
+    for one in small.ranks.per_rank:
+        assert sum((one.breakdown or {}).values()) == pytest.approx(one.step_ms)
 
 
 def test_a_thousand_ranks_stay_small(large: Report) -> None:
     """Twelve of them are drawn: the latest, the shown one, the first and the last; the others are counted."""
     assert large.ranks is not None
-    rows = [one["rank"] for one in chosen_rows(large.ranks)]
+    rows = [one.rank for one in chosen_rows(large.ranks)]
 
     assert len(rows) == 12
     assert {0, 341, 640, 1022} <= set(rows)
     assert "1,009 ranks more" in render_text(large)
     assert len(render_html(large)) < LIMIT
-    lanes = lane_view(large.ranks)
-    assert lanes is not None and len(lanes["lanes"]) <= 8
+    assert len(large.ranks.lanes) <= 8
     assert len(json.dumps(large.to_dict()["ranks"])) < 2_000_000
 
 
@@ -85,9 +86,9 @@ def test_names_are_escaped() -> None:
     hostile = "<script>alert(1)</script>"
     ranks = []
     for one in simulate(Job(ranks=2, late={1: ("host", 30 * MS)})):
-        kind = replace(one.kinds[0], name=hostile, algorithm=hostile, group=hostile)
-        ranks.append(replace(one, kinds=(kind,), path=f"{hostile}.json", error=hostile))
+        kind = structs.replace(one.kinds[0], name=hostile, group=hostile)
+        ranks.append(structs.replace(one, kinds=(kind,), path=f"{hostile}.json", error=hostile))
 
-    page = render_html(report_of(tuple(ranks), kept={0: hostile}))
+    page = render_html(report_of(tuple(ranks), kept=hostile))
 
     assert "<script" not in page

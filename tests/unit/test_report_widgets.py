@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import dataclasses
 import json
 import re
 import sys
@@ -12,25 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from ipyprof.report.report import Report
+from ipyprof.analysis.results import ScopeRow
+from ipyprof.report.report import Report, Views
 from ipyprof.show import perfetto
 from ipyprof.show.html import render_html
 from ipyprof.show.panel import (
     LIMITS,
-    PanelRow,
     build_panel,
     close_panel,
     free_name,
     group_names,
     group_rows,
-    memory_at,
-    rows_table,
     rows_view,
     selected,
     step_ring,
-    zoomed,
 )
+from ipyprof.show.tables import work_of
 from ipyprof.trace.live import LiveRecord
 from ipyprof.trace.reader import read_trace
 from ipyprof.trace.writer import KeptTrace, tensorboard_name
@@ -122,13 +120,12 @@ def test_rows_are_sorted_as_asked() -> None:
 def test_groups_are_what_the_report_holds() -> None:
     # given reports with and without shapes, lines and groups of the views, when asked, then only what is there
     assert group_names(sync()) == ("operator", "kernel", "line of the cell")
-    shaped = dataclasses.replace(sync().operators[0], shapes="[64, 64]")
-    report = dataclasses.replace(
-        sync(), operators=(shaped,), lines=(), views={"groups": {"module": [{"name": "net.fc", "device_ms": 1.0}]}}
-    )
+    shaped = structs.replace(sync().operators[0], shapes="[64, 64]")
+    fc = ScopeRow(name="net.fc", device_ms=1.0, host_ms=1.0)
+    report = structs.replace(sync(), operators=(shaped,), lines=(), views=Views(groups={"module": (fc,)}))
     assert group_names(report) == ("operator", "operator and shapes", "kernel", "module")
     assert group_rows(report, "operator and shapes")[0].name == "aten::mm  [64, 64]"
-    assert group_rows(report, "module") == (PanelRow(name="net.fc", device_ms=1.0),)
+    assert group_rows(report, "module") == (work_of(fc),)
 
 
 def test_lines_and_kernels_are_of_the_mean_and_say_so() -> None:
@@ -152,8 +149,7 @@ def test_without_a_gpu_rows_are_by_host_time() -> None:
 
 def test_rows_of_hostile_names_are_text() -> None:
     # given names that try to be markup, when drawn, then they are escaped
-    rows = group_rows(hostile(), "operator")
-    page = rows_table(rows, rows, name="operator", clock="one step", limit=50)
+    page = rows_view(hostile(), "mean", group="operator", sort="calls", words="", limit=50, alt="")
     assert "<script" not in page and "<img" not in page
 
 
@@ -183,7 +179,7 @@ def test_other_tabs_are_drawn_when_they_are_opened() -> None:
 
 def test_the_memory_cursor_tells_what_is_allocated() -> None:
     # given the heartbeat, when the cursor moves to the peak
-    slider, shown = opened(sync(), "Memory").children
+    slider, shown = opened(sync(), "Memory").children[0].children
     slider.value = 8.325
     # then step, size and share of the peak are told
     assert "step 2" in words_of(shown.value)
@@ -193,48 +189,14 @@ def test_the_memory_cursor_tells_what_is_allocated() -> None:
 
 def test_the_memory_cursor_shrinks_with_its_picture() -> None:
     # given a narrow page, on which the picture is smaller, when the cursor stands at the end, then in its percent
-    slider, shown = opened(sync(), "Memory").children
+    slider, shown = opened(sync(), "Memory").children[0].children
     slider.value = slider.max
     assert "left:98.86%" in shown.value  # 692 of 700 pixels
     assert "max-width:100%" in shown.value
 
 
-def test_the_memory_cursor_tells_who_holds_it() -> None:
-    # given holders over time, when asked at an instant, then the largest come first and nothing is held by none
-    moments = {
-        "time_ms": [0.0, 5.0],
-        "names": ["weights", "x"],
-        "first": [4_000_000, 0],
-        "changes": [[0, 1_000_000, 1, 9_000_000]],
-    }
-    report = dataclasses.replace(sync(), views={**sync().views, "memory": {"moments": moments}})
-    assert words_of(memory_at(report, 1.0)).endswith("Held by weights 4.0 MB.")
-    assert words_of(memory_at(report, 6.0)).endswith("Held by x 9.0 MB · weights 1.0 MB.")
-
-
-def test_the_timeline_is_cut_at_both_ends() -> None:
-    # given lanes, when a part is asked for, then segments end at its bounds and the bubble goes when it is outside
-    view = {
-        "start_ms": 0.0,
-        "end_ms": 10.0,
-        "lanes": [{"name": "GPU", "kind": "device", "segments": [[0, 3, "kernel", "a"], [4, 9, "kernel", "b"]]}],
-        "bubble": {"lane": "GPU", "start_ms": 9.0, "end_ms": 10.0, "text": "waits"},
-    }
-    part = zoomed(view, 2.0, 5.0)
-    assert part["lanes"][0]["segments"] == [[2.0, 3, "kernel", "a"], [4, 5.0, "kernel", "b"]]
-    assert (part["start_ms"], part["end_ms"], part["bubble"]) == (2.0, 5.0, None)
-
-
-def test_the_timeline_zooms() -> None:
-    # given the timeline, when the range is narrowed, then another picture is shown
-    slider, shown = opened(sync(), "Timeline").children
-    whole = shown.value
-    slider.value = (1.0, 2.0)
-    assert "<img " in shown.value and shown.value != whole
-
-
 def test_a_report_without_a_curve_says_so() -> None:
-    report = dataclasses.replace(sync(), views={}, memory=None)
+    report = structs.replace(sync(), views=Views(), memory=None)
     assert opened(report, "Memory").value == "Not measured."
 
 
@@ -464,7 +426,7 @@ def test_closing_closes_every_part() -> None:
 
 
 def test_nothing_to_choose_from_no_panel() -> None:
-    assert build_panel(dataclasses.replace(sync(), views={}, operators=())) is None
+    assert build_panel(structs.replace(sync(), views=Views(), operators=())) is None
 
 
 def test_without_ipywidgets_there_is_no_panel_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from ipyprof.analysis.profile import Profile, analyse
-from ipyprof.analysis.scopes import OUTSIDE_MODULES, OUTSIDE_RANGES, ScopeRow, Scopes, scopes
+from ipyprof.analysis.results import ScopeRow
+from ipyprof.analysis.scopes import MOST_ROWS, OUTSIDE_MODULES, OUTSIDE_RANGES, groups
 from ipyprof.trace.model import Trace
 from tests.machine import Machine, live
 from tests.shared_traces import shared_trace
@@ -17,20 +18,13 @@ NODE = "autograd::engine::evaluate_function: MmBackward0"
 SOURCE = "%%gpuprofile\nfor x in data:\n    train(x)\n"
 
 
-def scopes_of(trace: Trace, *samples_us: float) -> tuple[Scopes, Profile]:
+def scopes_of(trace: Trace, *samples_us: float) -> tuple[dict[str, tuple[ScopeRow, ...]], Profile]:
     profile = analyse(trace, live(SOURCE, *samples_us) if samples_us else None)
-    assert profile.program is not None and profile.replayed is not None and profile.step_ns is not None
-    found = scopes(
-        profile.trace,
-        profile.steps,
-        profile.program,
-        profile.replayed,
-        profile.operators,
-        cost_ns=profile.cost_ns,
-        step_ns=profile.step_ns,
-        live=profile.live,
-    )
-    return found, profile
+    return groups(profile), profile
+
+
+def total_ms(values: Iterable[float | None]) -> float:
+    return sum(value or 0.0 for value in values)
 
 
 @contextmanager
@@ -52,7 +46,8 @@ def operator(machine: Machine, sequence: int, name: str = "aten::mm") -> Iterato
 
 def device_us(rows: tuple[ScopeRow, ...]) -> dict[str, tuple[float, float]]:
     """Path → (own, with inner) device µs."""
-    return {"/".join((*row.within, row.name)): (row.device_ns / 1000, row.total_device_ns / 1000) for row in rows}
+    times = [[round(1000 * (ms or 0.0), 6) for ms in (row.device_ms, row.total_device_ms)] for row in rows]
+    return {"/".join((*row.within, row.name)): (own, total) for row, (own, total) in zip(rows, times, strict=True)}
 
 
 def model_step(machine: Machine, step: int, *, module: bool, backward: str = "") -> None:
@@ -82,13 +77,13 @@ def test_backward_goes_to_the_range_or_module_of_its_forward(module: bool) -> No
             model_step(machine, step, module=module)
     # when they are measured
     found, profile = scopes_of(machine.trace())
-    rows = found.modules if module else found.ranges
+    rows = found["module" if module else "range"]
     # then each has its own backward work, the outer one that of the inner one in its total, and all work is in a row
     outer, inner = ("Outer_0", "Outer_0/Inner_0") if module else ("outer", "outer/inner")
     outside = OUTSIDE_MODULES if module else OUTSIDE_RANGES
     assert device_us(rows) == {outer: (40.0, 440.0), inner: (400.0, 400.0), outside: (5.0, 5.0)}
-    total = sum(row.self_device_ns for row in profile.operators.rows)
-    assert sum(row.device_ns for row in rows) * 2 == total
+    operators_ms = total_ms(row.self_device_ms for row in profile.operators.rows)
+    assert total_ms(row.device_ms for row in rows) == pytest.approx(operators_ms)
 
 
 def test_a_range_around_the_backward_pass_keeps_it() -> None:
@@ -100,7 +95,7 @@ def test_a_range_around_the_backward_pass_keeps_it() -> None:
     # when they are measured
     found, _ = scopes_of(machine.trace())
     # then what runs in it is its own
-    assert device_us(found.ranges) == {
+    assert device_us(found["range"]) == {
         "outer": (10.0, 110.0),
         "outer/inner": (100.0, 100.0),
         "backward": (330.0, 330.0),
@@ -116,7 +111,7 @@ def test_a_range_around_both_passes_does_not_hold_the_backward_back() -> None:
             model_step(machine, step, module=False)
     # when it is measured, then backward work still finds the range of its forward
     found, _ = scopes_of(machine.trace())
-    assert device_us(found.ranges) == {
+    assert device_us(found["range"]) == {
         "step": (5.0, 445.0),
         "step/outer": (40.0, 440.0),
         "step/outer/inner": (400.0, 400.0),
@@ -140,7 +135,7 @@ def test_backward_inside_a_node_goes_to_what_made_the_outer_node() -> None:
 
     found, _ = scopes_of(machine.trace())
 
-    assert device_us(found.ranges)["checkpoint"] == (120.0, 120.0)
+    assert device_us(found["range"])["checkpoint"] == (120.0, 120.0)
 
 
 def test_instances_of_one_class_in_one_place_are_one_row() -> None:
@@ -156,9 +151,13 @@ def test_instances_of_one_class_in_one_place_are_one_row() -> None:
     # when the classes are measured
     found, _ = scopes_of(machine.trace())
     # then both are in one row, and the instances in one each
-    assert device_us(found.classes) == {"Net": (0.0, 21.0), "Net/Linear": (21.0, 21.0)} | {OUTSIDE_MODULES: (0.0, 0.0)}
-    assert [row.calls for row in found.classes] == [1.0, 2.0, None]
-    assert device_us(found.modules)["Net_0/Linear_1"] == (11.0, 11.0)
+    assert device_us(found["module class"]) == {
+        "Net": (0.0, 21.0),
+        "Net/Linear": (21.0, 21.0),
+        OUTSIDE_MODULES: (0.0, 0.0),
+    }
+    assert [row.calls for row in found["module class"]] == [1.0, 2.0, None]
+    assert device_us(found["module"])["Net_0/Linear_1"] == (11.0, 11.0)
 
 
 def test_host_time_of_a_gap_is_divided_where_the_range_ends() -> None:
@@ -178,12 +177,10 @@ def test_host_time_of_a_gap_is_divided_where_the_range_ends() -> None:
 
     found, profile = scopes_of(machine.trace(), step, step)
 
-    host = {row.name: row.host_ns for row in found.ranges}
+    host = {row.name: row.host_ms for row in found["range"]}
     assert profile.replayed is not None and profile.step_ns is not None
-    assert host["prepare"] == pytest.approx((30_000 - 1_250) * 110 / 102.5)
-    assert sum(value or 0.0 for value in host.values()) == pytest.approx(
-        min(profile.replayed.host_step_ns, profile.step_ns)
-    )
+    assert host["prepare"] == pytest.approx((0.030 - 0.00125) * 110 / 102.5)
+    assert total_ms(host.values()) == pytest.approx(min(profile.replayed.host_step_ns, profile.step_ns) / 1e6)
 
 
 def test_host_time_on_a_thread_that_is_not_followed_is_not_measured() -> None:
@@ -196,7 +193,8 @@ def test_host_time_on_a_thread_that_is_not_followed_is_not_measured() -> None:
             machine.sync()
     # when it is measured, then its device time is known and its host time is not
     found, _ = scopes_of(machine.trace())
-    assert [(row.name, row.device_ns, row.host_ns) for row in found.ranges[:1]] == [("nccl:all_reduce", 50_000.0, None)]
+    rows = [(row.name, row.device_ms, row.host_ms) for row in found["range"]]
+    assert rows[0] == ("nccl:all_reduce", 0.05, None)
 
 
 def test_phases_have_all_device_time() -> None:
@@ -210,12 +208,8 @@ def test_phases_have_all_device_time() -> None:
     # when it is measured
     found, _ = scopes_of(machine.trace())
     # then each phase has what was launched in it; the kernel of 5 behind the backward pass is of none
-    assert {row.name: row.device_ns / 1000 for row in found.phases} == {
-        "forward": 110.0,
-        "backward": 330.0,
-        "optimizer": 7.0,
-        "the rest": 5.0,
-    }
+    expected = {"forward": 0.11, "backward": 0.33, "optimizer": 0.007, "the rest": 0.005}
+    assert {row.name: row.device_ms for row in found["phase"]} == expected
 
 
 def test_ranges_that_nest_without_end_are_cut_and_lose_nothing() -> None:
@@ -229,9 +223,8 @@ def test_ranges_that_nest_without_end_are_cut_and_lose_nothing() -> None:
         machine.builder.launch(begin + 250, 1, "kernel", begin + 260, 40)
     # when it is measured, then the deepest that is kept has the work
     found, _ = scopes_of(machine.trace())
-    assert max(len(row.within) for row in found.ranges) == 31
-    assert found.ranges[0].total_device_ns == 40_000.0
-    assert sum(row.device_ns for row in found.ranges) == 40_000.0
+    assert max(len(row.within) for row in found["range"]) == 31
+    assert found["range"][0].total_device_ms == total_ms(row.device_ms for row in found["range"]) == 0.04
 
 
 @pytest.mark.parametrize(
@@ -246,22 +239,20 @@ def test_ranges_that_nest_without_end_are_cut_and_lose_nothing() -> None:
 )
 def test_tables_of_real_files_add_up_to_the_operators(name: str) -> None:
     found, profile = scopes_of(shared_trace(name))
-    device = sum(row.self_device_ns for row in profile.operators.rows) / profile.steps.count
+    device = total_ms(row.self_device_ms for row in profile.operators.rows)
 
-    tables = [rows for rows in (found.phases, found.ranges, found.modules, found.classes) if rows]
-
-    assert tables
-    for rows in tables:
-        assert sum(row.device_ns for row in rows) == pytest.approx(device, rel=1e-12)
-        outermost = [row for row in rows if not row.within]
-        assert sum(row.total_device_ns for row in outermost) == pytest.approx(device, rel=1e-9)
+    assert found
+    for rows in found.values():
+        assert total_ms(row.device_ms for row in rows) == pytest.approx(device, rel=1e-9)
+        if len(rows) < MOST_ROWS:  # else what is in the row for the others may be inside a kept one
+            assert total_ms(row.total_device_ms for row in rows if not row.within) == pytest.approx(device, rel=1e-9)
 
 
 def test_modules_of_a_real_file_have_their_backward_pass() -> None:
     """ResNet-18 recorded with stacks: its convolutions' backward pass takes most of the step."""
     found, _ = scopes_of(shared_trace("tracelens/history~mi300~ddp_resnet18_no_pool.train_resnet18.json.gz"))
 
-    net = found.classes[0]
+    net = found["module class"][0]
 
     assert net.name == "ResNet"
-    assert net.total_device_ns > 0.99 * sum(row.device_ns for row in found.classes)
+    assert (net.total_device_ms or 0.0) > 0.99 * total_ms(row.device_ms for row in found["module class"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipyprof.diagnosis.causes import host_sync, launch_bound
+from ipyprof.diagnosis.causes import cause_of
 from ipyprof.diagnosis.causes.host_sync import change_of
 from ipyprof.diagnosis.verdict import diagnose
 from ipyprof.trace.live import SyncSite
@@ -33,8 +33,8 @@ def test_e1_reads_of_the_loss_are_named_with_operator_and_count() -> None:
     # given a step with ten reads behind kernels that the GPU finishes at once
     profile = profiled(ten_reads, 10 * (5 + 1 + 50 + 1 + 1 + 2 + 1 + 95))
     # when it is judged
-    finding = host_sync.find(profile)
-    _, verdict = diagnose(profile)
+    finding = cause_of("host_sync").find(profile)
+    verdict = diagnose(profile).verdict
     # then the cause is the read, its operator and how often it happens
     assert verdict.cause == "host_sync"
     assert (finding.where.operator, finding.where.line) == ("aten::item", 4)
@@ -57,7 +57,7 @@ def test_e2_a_check_on_the_norm_names_the_operator_that_nobody_wrote() -> None:
 
     profile = profiled(body, 800)
     # when it is looked at
-    finding = host_sync.find(profile)
+    finding = cause_of("host_sync").find(profile)
     # then the read of the condition is named, and the cure is one for a condition
     assert finding.status == "found"
     assert (finding.where.operator, finding.where.line) == ("aten::is_nonzero", 4)
@@ -78,12 +78,12 @@ def test_e9_an_optimizer_over_thousands_of_small_tensors_is_launch_bound() -> No
 
     profile = profiled(body, 12_005)
     # when it is judged
-    finding = launch_bound.find(profile)
-    _, verdict = diagnose(profile)
+    finding = cause_of("launch_bound").find(profile)
+    verdict = diagnose(profile).verdict
     # then launches are the cause, in the optimizer's line, and nothing else is found
     assert (verdict.cause, finding.where.line) == ("launch_bound", 4)
     assert gains(finding)[0] == "found"
-    assert host_sync.find(profile).status == "cleared"
+    assert cause_of("host_sync").find(profile).status == "cleared"
 
 
 def test_e14_waits_that_leave_little_idle_promise_little() -> None:
@@ -98,7 +98,7 @@ def test_e14_waits_that_leave_little_idle_promise_little() -> None:
 
     profile = profiled(body, 15 * (5 + 1 + 190 + 1 + 1 + 2 + 1 + 10))
     # when it is looked at
-    finding = host_sync.find(profile)
+    finding = cause_of("host_sync").find(profile)
     # then the bound is the idle part behind the reads, not the time that they wait
     assert finding.recoverable_ms is not None
     assert finding.recoverable_ms <= 15 * (5 + 1 + 1 + 2 + 1 + 10 + 1) / 1000
@@ -110,7 +110,7 @@ def test_e14_waits_that_leave_little_idle_promise_little() -> None:
 
 def test_waits_of_a_trainer_are_named_by_its_file_and_line() -> None:
     # given a probe that saw three reads a step in a Trainer and one in a module of the user's
-    finding = host_sync.find(profiled(ten_reads, 1_600, sync_sites=(CLIPPER, TRAINER)))
+    finding = cause_of("host_sync").find(profiled(ten_reads, 1_600, sync_sites=(CLIPPER, TRAINER)))
     # then the places are in the evidence, the most frequent first, without the path of the machine
     assert finding.evidence.startswith(
         "10 × aten::item → cudaStreamSynchronize, line 4; outside the cell in transformers/trainer.py line 2134 "
@@ -125,7 +125,7 @@ def test_waits_of_a_trainer_are_named_by_its_file_and_line() -> None:
 def test_lines_of_the_cell_are_not_named_twice() -> None:
     # given a probe that saw the cell's own line, when the finding is made, then only the trace's site is there
     own = SyncSite(file="the cell", line=4, count=10, in_cell=True)
-    finding = host_sync.find(profiled(ten_reads, 1_600, sync_sites=(own,)))
+    finding = cause_of("host_sync").find(profiled(ten_reads, 1_600, sync_sites=(own,)))
     assert "outside" not in finding.evidence
     assert len(finding.sites) == 1
 
@@ -134,15 +134,18 @@ def test_lines_of_the_cell_are_not_named_twice() -> None:
 def test_a_function_of_another_cell_is_called_so(path: str) -> None:
     # given a wait in a function that another cell defined, when it is named, then no path of the kernel is shown
     elsewhere = SyncSite(file=path, line=2, count=1, in_cell=False)
-    finding = host_sync.find(profiled(ten_reads, 1_600, sync_sites=(elsewhere,)))
+    finding = cause_of("host_sync").find(profiled(ten_reads, 1_600, sync_sites=(elsewhere,)))
     assert "outside the cell in another cell line 2 (1 per step)" in finding.evidence
 
 
 def test_further_places_are_counted() -> None:
     # given four places, when they are told, then two are named and the others counted
     sites = tuple(SyncSite(file=f"a/{name}.py", line=1, count=2, in_cell=False) for name in "pqrs")
-    assert host_sync.find(profiled(ten_reads, 1_600, sync_sites=sites)).evidence.count("line 1 (2 per step)") == 2
-    assert "and 2 more places" in host_sync.find(profiled(ten_reads, 1_600, sync_sites=sites)).evidence
+    assert (
+        cause_of("host_sync").find(profiled(ten_reads, 1_600, sync_sites=sites)).evidence.count("line 1 (2 per step)")
+        == 2
+    )
+    assert "and 2 more places" in cause_of("host_sync").find(profiled(ten_reads, 1_600, sync_sites=sites)).evidence
 
 
 # The diff of the user's own line.

@@ -1,189 +1,294 @@
-"""The sentence, the finding and the verdict of several ranks, and the roll: missing, duplicate, CPU-only ranks."""
+"""Who is late, and why: from simulated summaries with exact times, and from real recordings of two ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
 
-from ipyprof.diagnosis.cause import Finding, Verdict
-from ipyprof.ranks.files import judge
-from ipyprof.ranks.judge import Joint, find, join, number_list, phase_of, sentence
-from ipyprof.ranks.summary import UNKNOWN_RANK, RankSummary, call_the_roll
-from tests.simulated_ranks import MS, Job, simulate
+from ipyprof.analysis.profile import analyse
+from ipyprof.ranks.clocks import align, match
+from ipyprof.ranks.straggler import Comparison, compare
+from ipyprof.ranks.summary import RankSummary, summarise
+from ipyprof.report.report import Straggler
+from tests.shared_traces import shared_trace
+from tests.simulated_ranks import MS, Job, large_job, simulate
+
+Row = tuple[int, ...]
 
 
-def joint(job: Job) -> Joint:
-    return judge(call_the_roll(simulate(job)))
+def late_of(found: Comparison) -> Straggler:
+    assert found.ranks.state == "straggler" and found.ranks.straggler is not None
+    return found.ranks.straggler
+
+
+def who(found: Comparison) -> tuple[int, float, int, str | None]:
+    """(rank, ms, steps late, cause)"""
+    late = late_of(found)
+    return late.rank, round(late.late_ms, 6), late.steps_late, late.cause
+
+
+def moved(one: RankSummary, times: Callable[[Row], Sequence[int]]) -> RankSummary:
+    """The summary with other times (ready, start, end) of its collectives."""
+    return structs.replace(one, rows=tuple((*row[:2], *times(row), *row[5:]) for row in one.rows))  # type: ignore[misc]
+
+
+def delayed(one: RankSummary, delays_ms: Sequence[float]) -> RankSummary:
+    """The summary of a rank that is ready so much later, by step."""
+    return moved(one, lambda row: (row[2] + round(delays_ms[row[1]] * MS), *row[3:5]))
+
+
+def test_the_straggler_has_the_least_communication() -> None:
+    """C10: the others wait, the late rank does not; it is late all the same."""
+    rows = compare(simulate(Job(late={2: ("compute", 30 * MS)}))).ranks.per_rank
+
+    exposed = [(one.breakdown or {})["communication"] for one in rows]
+    assert min(exposed) == exposed[2] < exposed[0]
+    assert (rows[2].waiting_ms, rows[2].late_ms, rows[2].last_share) == (0.0, 30.0, 1.0)
+    assert rows[0].waiting_ms is not None and rows[0].waiting_ms >= 30
+    assert [one.last_share for one in rows if one.rank != 2] == [0.0] * 3
+
+
+def test_what_would_be_gained_ends_at_the_next_late_rank() -> None:
+    found = compare(simulate(Job(ranks=8, late={5: ("loader", 30 * MS), 6: ("host", 20 * MS)})))
+
+    assert who(found) == (5, 30.0, 3, "loader")
+    assert (late_of(found).recoverable_ms, late_of(found).others) == (10.0, (6,))
+
+
+def test_a_delay_under_a_twentieth_of_the_step_is_balanced() -> None:
+    found = compare(simulate(Job(late={1: ("host", 1 * MS)})))
+
+    assert found.ranks.state == "balanced"
+    assert found.worst_ms == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
-    ("part", "because"),
+    ("delays", "worst"),
     [
-        ("loader", "its loader takes 33.0 ms, the others' 2.00 ms"),
-        ("compute", "its GPU computes 69.0 ms, the others' 38.0 ms, with 50 more kernels"),
-        ("host", "its Python takes 31.0 ms, the others' 0.00 ms"),
-        ("copies", "its GPU copies for 31.0 ms, the others' 0.00 ms"),
+        ([(9.0, 0.0, 0.0), (0.0, 9.0, 0.0), (0.0, 0.0, 9.0)], 9.0),
+        # two H200s, each with a host whose speed changed: three of four steps said rank 0, the fourth rank 1 by more
+        ([(6.5, 10.5, 7.5, 0.0), (0.0, 0.0, 0.0, 20.0)], 20.0),
     ],
 )
-def test_the_sentence_names_rank_delay_and_cause(part: str, because: str) -> None:
-    """C10: who, by how much, how often, and what it has more of."""
-    found = joint(Job(ranks=8, late={5: (part, 31 * MS)}))
+def test_ranks_that_are_late_in_turn_are_no_stragglers(delays: list[tuple[float, ...]], worst: float) -> None:
+    ranks = simulate(Job(ranks=len(delays), buckets=1, steps=len(delays[0])))
 
-    assert sentence(found) == f"rank 5 is late by 31.0 ms on 3 of 3 steps: {because}"
-    assert len(sentence(found).split()) <= 25
-    assert phase_of(found) == ("loader" if part == "loader" else "forward")
+    found = compare([delayed(one, ms) for one, ms in zip(ranks, delays, strict=True)])
 
-
-def test_without_a_gpu_operators_take_the_time() -> None:
-    ranks = [replace(one, has_gpu=False) for one in simulate(Job(late={1: ("compute", 31 * MS)}))]
-
-    assert sentence(judge(call_the_roll(ranks))).endswith("its operators take 69.0 ms, the others' 38.0 ms")
+    assert (found.ranks.state, found.ranks.straggler) == ("varying", None)
+    assert found.worst_ms == pytest.approx(worst)
 
 
-def test_balanced_says_so() -> None:
-    found = joint(Job(late={1: ("host", MS)}))
-
-    assert sentence(found) == "4 ranks are balanced: the latest is 1.00 ms (2.4 % of the step) behind the others"
-    finding = find(found)
-    assert (finding.status, finding.recoverable_ms) == ("cleared", 0.0)
-
-
-def test_balanced_ranks_say_what_is_usual_and_what_was_the_worst() -> None:
-    # given ranks of which one is 1 ms late on each step, and on the last one by 9 ms more
-    ranks = list(simulate(Job(late={1: ("host", MS)})))
-    rows = tuple((*row[:2], row[2] + 9 * MS * (row[1] == 2), *row[3:]) for row in ranks[1].rows)
-    ranks[1] = replace(ranks[1], rows=rows)
-    # when they are compared, then both are told, as shares of the recorded step
-    assert sentence(judge(call_the_roll(ranks))) == (
-        "4 ranks are balanced: the latest is 1.00 ms (2.4 % of the step) behind the others, at most 10.0 ms"
-    )
+def test_the_same_kernels_that_take_longer_are_a_slow_gpu() -> None:
+    # given a rank that computes 30 ms more with as many kernels, at a lower clock
+    ranks = simulate(Job(late={1: ("compute", 30 * MS)}))
+    ranks = tuple(structs.replace(one, kernels=1000.0, clock_mhz=1980 - 780 * (one.rank == 1)) for one in ranks)
+    throttled = structs.replace(ranks[1], throttle=("thermal slowdown",))
+    # when they are compared, then the cause is the GPU, and the clock says so
+    found = compare((ranks[0], throttled, *ranks[2:]))
+    assert who(found)[3] == "slow_gpu"
+    assert late_of(found).clock == "1,200 MHz, the others 1,980 MHz (thermal slowdown)"
 
 
-def test_one_file_cannot_tell() -> None:
-    """C10: one rank's file."""
-    found = judge(call_the_roll(simulate(Job(ranks=2))[:1]))
+def test_a_delay_that_no_part_explains_has_no_cause() -> None:
+    # given a rank that enters late and whose parts are those of the others
+    ranks = list(simulate(Job(late={1: ("host", 30 * MS)})))
+    ranks[1] = structs.replace(ranks[1], breakdown=ranks[0].breakdown)
 
-    assert sentence(found) == "could not tell who is late: rank 1 missing"
-    assert find(found).evidence == "one rank alone cannot tell who is late"
-    assert find(found).status == "unknown"
-
-
-def test_the_finding_is_what_the_step_would_gain() -> None:
-    finding = find(joint(Job(late={2: ("loader", 31 * MS)})))
-
-    step = 40 + 31 + 0.3
-    assert (finding.status, finding.where.scope) == ("found", "rank 2")
-    assert finding.recoverable_ms == pytest.approx(31)
-    assert finding.predicted_step_ms == pytest.approx(step - 31, rel=0.02)
-    assert "storage" in finding.advice and "rank 2" in finding.advice
+    assert who(compare(ranks)) == (1, 30.0, 3, None)
 
 
-OWN = Verdict(cause="launch_bound", headline="The GPU waits for launches.", advice="", confidence="high")
-COMMUNICATION = Finding(
-    cause="communication",
-    status="found",
-    recoverable_ms=3.0,
-    evidence="1 collective in a step, 3.0 ms; one file cannot tell which rank is late",
+def test_delays_that_the_clocks_could_have_made_up_cannot_be_told() -> None:
+    # given two hosts of which the second one's clock goes 10 ms faster in every step of 40 ms
+    ranks = [
+        moved(one, lambda row: [when + 10 * MS * row[1] for when in row[2:5]]) if one.rank >= 8 else one
+        for one in simulate(Job(ranks=16))
+    ]
+    # when they are compared, then nobody is called late, and nobody balanced
+    found = compare(ranks)
+    assert (found.ranks.state, found.ranks.straggler) == ("unknown", None)
+    assert found.reason.startswith("the ranks' clocks agree within ")
+    # and what the collectives cost is still there, without a word on who was late
+    assert found.ranks.collectives and found.clocks is not None
+    assert (found.ranks.entries, found.ranks.lanes) == ((), {})
+    assert {one.late_ms for one in found.ranks.per_rank} == {None}
+
+
+def test_ends_that_lie_apart_on_one_clock_hide_no_delay() -> None:
+    """Threads of a busy host are told late that a collective is over; when it was entered stays as it was."""
+    # given two ranks of which the first leaves each other step's collectives 35 ms late, and all that follows is later
+    first, second = simulate(Job(ranks=2, late={1: ("host", 30 * MS)}))
+
+    def later(row: Row, *, ragged: bool) -> list[int]:
+        shift = 35 * MS * (row[1] // 2)
+        return [row[2] + shift, row[3] + shift, row[4] + shift + 35 * MS * (ragged and row[1] % 2)]
+
+    first, second = (moved(one, lambda row, one=one: later(row, ragged=one is first)) for one in (first, second))  # type: ignore[misc]
+
+    assert who(compare([first, second])) == (1, 30.0, 3, "host")
+
+
+NO = np.nan
+
+
+@pytest.mark.parametrize(
+    ("end", "hosts", "common", "offset"),
+    [
+        # one host has one clock: nothing is taken off, so that a collective that is left at several times stays so
+        ([[100.0, 160.0], [300.0, 340.0]], ["node0", "node0"], True, [0.0, 0.0]),
+        # hosts of one name may be several: ends two seconds apart are not of one clock
+        ([[1e6, 2e9 + 1e6], [5e6, 2e9 + 5e6]], ["localhost", "localhost"], False, [0.0, 2e9]),
+        # ranks 0 and 1 share a collective, 1 and 2 another one; rank 3 shares none
+        ([[10.0, 510.0, NO, NO], [NO, 700.0, 900.0, NO]], [None] * 4, False, [0.0, 500.0, 700.0, NO]),
+    ],
 )
-SINGLE = Finding(cause="straggler", status="unknown", evidence="one file of several ranks cannot tell who is late")
+def test_offsets_of_clocks(end: list[list[float]], hosts: list[str | None], common: bool, offset: list[float]) -> None:
+    clocks = align(np.array(end), hosts)
+
+    assert clocks.common == common
+    assert clocks.offset_ns.tolist() == pytest.approx(offset, nan_ok=True)
 
 
-def test_a_late_rank_heads_the_verdict() -> None:
-    # given one rank's own findings
-    late = joint(Job(late={2: ("loader", 31 * MS)}))
-    # when they are joined with what all ranks say
-    findings, verdict = join(late, (COMMUNICATION, SINGLE), OWN, shown=0, has_gpu=True)
-    # then the sentence is the verdict, and what the rank alone could not tell is told
-    assert verdict.cause == "straggler"
-    assert (
-        verdict.headline == "Rank 2 is late by 31.0 ms on 3 of 3 steps: its loader takes 33.0 ms, the others' 2.00 ms."
-    )
-    assert verdict.next == "launch_bound"
-    assert [finding.cause for finding in findings] == ["straggler", "communication"]
-    assert findings[1].evidence == "1 collective in a step, 3.0 ms; rank 0 waits there for rank 2"
+def test_the_first_collective_of_a_recording_may_be_the_profilers_start() -> None:
+    # given one step in which only the first collective is entered late, by 50 ms, and two without any delay
+    first, second = simulate(Job(ranks=2))
+    row = second.rows[0]
+    late = (*row[:2], row[2] + 50 * MS, row[3] + 50 * MS, *row[4:])
+    # when they are compared, then it is left out, and said
+    found = compare([first, structs.replace(second, rows=(late, *second.rows[1:]))])
+    assert found.ranks.state == "balanced"
+    assert found.skipped_start == (1, 50.0)
 
 
-def test_a_delay_that_nothing_explains_is_told_with_low_confidence() -> None:
-    # given a late rank whose recording holds nothing that explains the delay
-    ranks = [replace(one, parts={}) for one in simulate(Job(late={2: ("loader", 31 * MS)}))]
-    # when it is put into the verdict, then who is late is told, and that the reason is not seen
-    _, verdict = join(judge(call_the_roll(ranks)), (COMMUNICATION, SINGLE), OWN, shown=0, has_gpu=True)
-    assert verdict.headline == "Rank 2 is late by 31.0 ms on 3 of 3 steps: its recording does not show why."
-    assert verdict.confidence == "low"
+def with_rows(one: RankSummary, rows: Sequence[Row]) -> RankSummary:
+    steps = tuple(sorted({row[1] for row in rows}))
+    return structs.replace(one, rows=tuple(rows), steps=steps)  # type: ignore[arg-type]
 
 
-def test_balanced_ranks_keep_the_ranks_own_verdict() -> None:
-    findings, verdict = join(joint(Job()), (COMMUNICATION, SINGLE), OWN, shown=0, has_gpu=True)
+def test_ranks_that_recorded_other_steps_are_compared_on_the_common_ones() -> None:
+    """B11: rank 0 recorded steps 0 to 2, rank 1 steps 1 to 2 only."""
+    first, second = simulate(Job(ranks=2, late={1: ("host", 30 * MS)}))
 
-    assert verdict == OWN
-    assert {finding.cause: finding.status for finding in findings} == {"communication": "found", "straggler": "cleared"}
+    found = compare([first, with_rows(second, [row for row in second.rows if row[1] > 0])])
 
-
-# The roll.
-
-
-def ranks(*numbers: int, world: int | None = None) -> list[RankSummary]:
-    """Summaries of files as they are read, of ranks that their files name."""
-    one = simulate(Job(ranks=1))[0]
-    return [replace(one, rank=number, world_size=world, path=f"{at}.json") for at, number in enumerate(numbers)]
+    assert who(found) == (1, 30.0, 2, "host")
+    assert (found.ranks.steps, found.unmatched) == (2, 4)
 
 
-def texts(summaries: Sequence[RankSummary]) -> list[str]:
-    return [text for check, _, text in judge(call_the_roll(summaries)).notes if check == "ranks"]
+def test_ranks_that_cannot_be_compared_say_why() -> None:
+    """B11: different steps; no collectives; one rank."""
+    first, second = simulate(Job(ranks=2))
+    other_steps = with_rows(second, [(row[0], row[1] + 10, *row[2:]) for row in second.rows])
+    silent = [structs.replace(one, rows=()) for one in (first, second)]
 
+    found = [compare(ranks) for ranks in ([first, other_steps], silent, [first])]
 
-def test_missing_ranks_are_named() -> None:
-    """B11: ranks 0 and 7 only, of eight."""
-    found = ranks(0, 7, world=8)
-
-    assert call_the_roll(found).missing == (1, 2, 3, 4, 5, 6)
-    assert texts(found) == ["2 of 8 ranks are there, ranks 1–6 missing"]
-
-
-def test_missing_ranks_without_a_world_size_are_the_gaps() -> None:
-    """B11: no file says how many there are; rank 7 tells of eight at least."""
-    assert call_the_roll(ranks(0, 7)).missing == (1, 2, 3, 4, 5, 6)
-
-
-def test_two_files_of_one_rank_are_named() -> None:
-    """B11: the first is used."""
-    found = ranks(0, 0, 1, world=2)
-
-    assert [one.path for one in call_the_roll(found).ranks] == ["0.json", "2.json"]
-    assert "more than one file of rank 0: 0.json is used, left out: 1.json" in texts(found)
-
-
-def test_a_rank_without_gpu_work_among_others_is_not_compared() -> None:
-    """B11: one CPU-only file among GPU files."""
-    found = ranks(0, 1, 2, world=3)
-    found[1] = replace(found[1], has_gpu=False)
-    roll = call_the_roll(found)
-
-    assert ([one.rank for one in roll.ranks], [one.rank for one in roll.cpu_only]) == ([0, 2], [1])
-    assert roll.missing == ()
-    assert "no GPU work in the recording of rank 1: not compared" in texts(found)
-
-
-def test_a_rank_may_stand_in_the_name_of_its_file() -> None:
-    """B11: no distributedInfo."""
-    found = [
-        replace(one, rank=UNKNOWN_RANK, path=path)
-        for one, path in zip(ranks(0, 0), ("log/rank-12.pt.trace.json", "rank7/rank_3.Apr_03.json.gz"), strict=True)
+    assert {one.ranks.state for one in found} == {"unknown"}
+    assert [one.reason for one in found] == [
+        "the ranks recorded different steps",
+        "no collective in the recorded steps",
+        "one rank alone cannot tell who is late",
     ]
 
-    assert [(one.rank, one.rank_from) for one in call_the_roll(found).ranks] == [(3, "file name"), (12, "file name")]
+
+def test_a_rank_that_lacks_the_first_collectives_is_matched_at_the_end() -> None:
+    # given a rank whose first two collectives of a step are not in its file, the last two of another kind
+    ranks = list(simulate(Job(ranks=2, steps=1, buckets=4)))
+    for at, one in enumerate(ranks):
+        kinds = (*one.kinds, structs.replace(one.kinds[0], name="allgather"))
+        rows = (*one.rows[:2], *((1, *row[1:]) for row in one.rows[2:]))
+        ranks[at] = structs.replace(one, kinds=kinds, rows=rows[2 * at :])
+    # when they are matched, then the last two are the same two
+    ((group,), unmatched) = match(ranks)
+    assert [kind.name for kind in group.kinds] == ["allreduce", "allreduce", "allgather", "allgather"]
+    assert np.isnan(group.ready_ns[:, 1]).tolist() == [True, True, False, False]
+    assert unmatched == 0
 
 
-def test_files_without_any_rank_are_numbered_in_order() -> None:
-    """B11: and it is said."""
-    found = [replace(one, rank=UNKNOWN_RANK, path=f"{name}.json") for one, name in zip(ranks(0, 0), "ab", strict=True)]
+def test_groups_are_matched_apart() -> None:
+    """Two groups of two: order counts within a group, not over all."""
+    split = []
+    for one in simulate(Job(ranks=4, late={3: ("host", 30 * MS)})):
+        pair = (0, 1) if one.rank < 2 else (2, 3)
+        kind = structs.replace(one.kinds[0], group=f"pair {pair[0]}", members=pair, size=2)
+        split.append(structs.replace(one, kinds=(kind,)))
 
-    assert [one.rank for one in call_the_roll(found).ranks] == [0, 1]
-    assert "no rank in the file or its name, numbered in order: a.json, b.json" in texts(found)
+    found = compare(split)
+
+    assert who(found)[:2] == (3, 30.0)
+    assert found.ranks.per_rank[0].late_ms == 0.0
 
 
-def test_numbers_in_words() -> None:
-    assert number_list([9, 1, 2, 3, 5]) == "1–3, 5, 9"
-    assert number_list(range(0, 40, 2)) == "0, 2, 4, 6, 8, 10 and 14 more"
+def test_a_thousand_ranks() -> None:
+    """1,024 ranks on 128 hosts, clocks up to 5 s apart, three missing, one late by 31 ms, one by 15 ms."""
+    found = compare(simulate(large_job(1024)))
+
+    rank, late_ms, steps, cause = who(found)
+    assert (rank, steps, cause) == (640, 3, "loader")
+    assert late_ms == pytest.approx(31.0, rel=0.01)
+    assert late_of(found).others == (341,)
+    assert len(found.ranks.lanes) <= 8
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    ranks=st.integers(2, 40),
+    place=st.floats(0, 0.999),
+    part=st.sampled_from(["loader", "compute", "host", "copies"]),
+    late_ms=st.integers(5, 200),
+    chained=st.booleans(),
+    buckets=st.integers(1, 12),
+    ahead_ms=st.lists(st.integers(-5_000, 5_000), min_size=5, max_size=5),
+)
+def test_any_planted_delay_is_found(
+    ranks: int, place: float, part: str, late_ms: int, chained: bool, buckets: int, ahead_ms: list[int]
+) -> None:
+    """Any rank, any part, any number of buckets, clocks up to seconds apart."""
+    late = int(place * ranks)
+    job = Job(
+        ranks=ranks,
+        late={late: (part, late_ms * MS)},
+        chained=chained,
+        buckets=buckets,
+        clock_offset={host: ms * MS for host, ms in enumerate(ahead_ms)},
+    )
+
+    rank, found_ms, steps, cause = who(compare(simulate(job)))
+
+    assert (rank, steps, cause) == (late, 3, part)
+    assert found_ms == pytest.approx(late_ms, rel=1e-3)
+
+
+def recorded(name: str) -> Comparison:
+    """Two real ranks: DDP on two H200s."""
+    traces = [shared_trace(f"nccl-h200/ddp_{name}_rank{rank}.json.gz") for rank in (0, 1)]
+    return compare([structs.replace(summarise(analyse(trace)), rank=rank) for rank, trace in enumerate(traces)])
+
+
+def test_real_balanced_ranks() -> None:
+    """All-reduces over NVLink near what NCCL reaches, no rank late."""
+    found = recorded("balanced")
+
+    assert found.ranks.state == "balanced"
+    assert found.worst_ms < 0.03 * (found.ranks.step_ms or 0.0)
+    (cost,) = found.ranks.collectives
+    assert (cost.name, cost.calls, cost.size, cost.message_bytes) == ("allreduce", 8.0, 2, 2 * 16_781_312)
+    assert cost.message_bytes is not None and cost.message_bytes / cost.latency_ms == pytest.approx(208e6, rel=0.02)
+    assert found.clocks is not None and found.clocks.residual_ns is not None and found.clocks.residual_ns < 20_000
+    for one in found.ranks.per_rank:
+        assert sum((one.breakdown or {}).values()) == pytest.approx(one.step_ms or 0.0, rel=0.01)
+
+
+def test_real_straggler_by_gpu_work() -> None:
+    """Rank 1 runs twenty more products before its forward pass: 3.9 ms of GPU work a step."""
+    found = recorded("straggler_gpu")
+
+    rank, late_ms, steps, cause = who(found)
+    assert (rank, steps, cause) == (1, 3, "compute")
+    assert late_ms == pytest.approx(3.91, rel=0.1)
+    assert (late_of(found).phase, late_of(found).more_kernels) == ("forward", 20.0)

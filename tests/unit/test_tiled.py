@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ipyprof import api
+from ipyprof import saved
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind
 from ipyprof.trace.reader import read_trace
 from tests.benchmarks.tile import tiled
@@ -39,11 +39,11 @@ def test_tiles_repeat_the_recording(tmp_path: Path) -> None:
 
 def test_a_tiled_trace_has_the_breakdown_of_its_recording(tmp_path: Path) -> None:
     # given
-    single = api.load(FIXTURE)
+    single = saved.load(FIXTURE)
     # when
     target = tmp_path / "tiled.json"
     tiled(FIXTURE, 2_000, target)
-    report = api.load(target)
+    report = saved.load(target)
     # then
     assert single.breakdown.kernel is not None and report.breakdown.kernel is not None
     assert report.breakdown.kernel > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipyprof.diagnosis.causes import cpu_bound, unstable_shapes
+from ipyprof.diagnosis.causes import cause_of
 from ipyprof.diagnosis.verdict import diagnose
 from tests.looped import gains, profiled
 from tests.machine import Machine
@@ -34,7 +34,7 @@ def compiling(machine: Machine) -> None:
 
 def test_compiling_in_every_step_is_found() -> None:
     """Without it the kernel follows itself: 101."""
-    finding = unstable_shapes.find(profiled(compiling, 3_005))
+    finding = cause_of("unstable_shapes").find(profiled(compiling, 3_005))
 
     assert gains(finding) == ("found", 2_904.0, 101.0)
     assert (finding.where.operator, finding.where.line) == ("torch.compile", 3)
@@ -43,7 +43,7 @@ def test_compiling_in_every_step_is_found() -> None:
 
 
 def test_compiling_heads_the_verdict() -> None:
-    _, verdict = diagnose(profiled(compiling, 3_005))
+    verdict = diagnose(profiled(compiling, 3_005)).verdict
 
     assert (verdict.cause, verdict.bound) == ("unstable_shapes", "CPU-bound (new shapes)")
     assert verdict.headline.startswith("Line 3 keeps the GPU waiting while new shapes are prepared: 2.90 of 3.00 ms")
@@ -54,7 +54,7 @@ def test_compiling_beside_a_busy_gpu_is_cleared() -> None:
         machine.launch(5_000)
         compile_for(machine, 3_000)
 
-    finding = unstable_shapes.find(profiled(body, 5_001))
+    finding = cause_of("unstable_shapes").find(profiled(body, 5_001))
 
     assert gains(finding) == ("cleared", 0.0, 5_001.0)
 
@@ -65,13 +65,13 @@ def test_compiling_on_another_thread_is_not_waited_for() -> None:
         machine.builder.annotation("async_compile.wait (dynamo_timed)", begin, begin + 3_000, 9)
         machine.launch(100)
 
-    finding = unstable_shapes.find(profiled(body, 101))
+    finding = cause_of("unstable_shapes").find(profiled(body, 101))
 
     assert (finding.status, finding.evidence) == ("cleared", NOTHING)
 
 
 def test_compiling_is_no_python_of_the_users() -> None:
-    finding = cpu_bound.find(profiled(compiling, 3_005))
+    finding = cause_of("cpu_bound").find(profiled(compiling, 3_005))
 
     assert "no stretch" in finding.evidence
 
@@ -87,8 +87,8 @@ def test_python_beside_the_compiling_is_counted_alone() -> None:
 
     profile = profiled(body, 3_505)
 
-    assert gains(cpu_bound.find(profile)) == ("found", 500.0, 3_005.0)
-    assert gains(unstable_shapes.find(profile)) == ("found", 3_000.0, 505.0)
+    assert gains(cause_of("cpu_bound").find(profile)) == ("found", 500.0, 3_005.0)
+    assert gains(cause_of("unstable_shapes").find(profile)) == ("found", 3_000.0, 505.0)
 
 
 def first_call(machine: Machine) -> None:
@@ -106,7 +106,7 @@ def first_call(machine: Machine) -> None:
 
 def test_what_follows_the_compiling_goes_with_it() -> None:
     """Without all of it the kernel of 1,000 follows itself."""
-    assert gains(unstable_shapes.find(profiled(first_call, 4_605))) == ("found", 3_604.0, 1_001.0)
+    assert gains(cause_of("unstable_shapes").find(profiled(first_call, 4_605))) == ("found", 3_604.0, 1_001.0)
 
 
 def test_lookup_that_found_nothing_goes_with_the_compiling() -> None:
@@ -121,7 +121,7 @@ def test_lookup_that_found_nothing_goes_with_the_compiling() -> None:
         compile_for(machine, 3_000)
         machine.launch(10)
 
-    assert gains(unstable_shapes.find(profiled(body, 3_515))) == ("found", 3_450.0, 65.0)
+    assert gains(cause_of("unstable_shapes").find(profiled(body, 3_515))) == ("found", 3_450.0, 65.0)
 
 
 def test_lookup_that_found_its_code_stays() -> None:
@@ -134,7 +134,7 @@ def test_lookup_that_found_its_code_stays() -> None:
         machine.launch(10)
         compile_for(machine, 3_000)
 
-    assert gains(unstable_shapes.find(profiled(body, 3_405))) == ("found", 3_000.0, 405.0)
+    assert gains(cause_of("unstable_shapes").find(profiled(body, 3_405))) == ("found", 3_000.0, 405.0)
 
 
 def test_compiled_region_of_long_ago_stays() -> None:
@@ -148,7 +148,7 @@ def test_compiled_region_of_long_ago_stays() -> None:
         machine.launch(100)
         machine.builder.annotation("Torch-Compiled Region: 0/0", begin, machine.host, machine.tid)
 
-    assert gains(unstable_shapes.find(profiled(body, 4_410))) == ("found", 3_000.0, 1_410.0)
+    assert gains(cause_of("unstable_shapes").find(profiled(body, 4_410))) == ("found", 3_000.0, 1_410.0)
 
 
 # Convolutions.
@@ -171,7 +171,7 @@ SEARCHING_US = 5 + 100 + 1 + 600 + 2
 
 def test_convolution_that_waits_inside_is_found() -> None:
     """Without the trial the kernel of 100 follows itself."""
-    finding = unstable_shapes.find(profiled(searching, SEARCHING_US))
+    finding = cause_of("unstable_shapes").find(profiled(searching, SEARCHING_US))
 
     assert gains(finding) == ("found", SEARCHING_US - 101.0, 101.0)
     assert (finding.where.operator, finding.where.line) == ("aten::cudnn_convolution", 3)
@@ -189,7 +189,7 @@ def test_memory_that_the_search_gives_back_goes_with_it() -> None:
             machine.free(tail=900)
             machine.launch(100)
 
-    assert gains(unstable_shapes.find(profiled(body, 5 + 100 + 1 + 600 + 2 + 900)))[2] == 101.0
+    assert gains(cause_of("unstable_shapes").find(profiled(body, 5 + 100 + 1 + 600 + 2 + 900)))[2] == 101.0
 
 
 def test_steady_convolution_is_not_there() -> None:
@@ -198,7 +198,7 @@ def test_steady_convolution_is_not_there() -> None:
             machine.python(20)
             machine.launch(700)
 
-    finding = unstable_shapes.find(profiled(body, 701))
+    finding = cause_of("unstable_shapes").find(profiled(body, 701))
 
     assert (finding.status, finding.recoverable_ms, finding.evidence) == ("cleared", 0.0, NOTHING)
 
@@ -209,7 +209,7 @@ def test_wait_behind_a_convolution_is_not_its_own() -> None:
             machine.launch(700)
         machine.stream_sync()
 
-    assert unstable_shapes.find(profiled(body, 707)).evidence == NOTHING
+    assert cause_of("unstable_shapes").find(profiled(body, 707)).evidence == NOTHING
 
 
 def test_wait_in_another_operator_is_no_search() -> None:
@@ -217,4 +217,4 @@ def test_wait_in_another_operator_is_no_search() -> None:
         machine.launch(700)
         machine.item()
 
-    assert unstable_shapes.find(profiled(body, 710)).evidence == NOTHING
+    assert cause_of("unstable_shapes").find(profiled(body, 710)).evidence == NOTHING

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -12,11 +11,14 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from ipyprof.analysis.loop import Pace
 from ipyprof.analysis.profile import Profile, analyse
-from ipyprof.diagnosis import verdict as verdict_module
-from ipyprof.diagnosis.cause import Finding, Site, Verdict, Where
-from ipyprof.diagnosis.verdict import CAUSES, diagnose
-from ipyprof.diagnosis.words import BOUND_OF, headline, healthy_headline
+from ipyprof.analysis.results import UnlikeSteps
+from ipyprof.diagnosis import causes
+from ipyprof.diagnosis.cause import Cause, Finding, Site, Verdict, Where
+from ipyprof.diagnosis.causes import CAUSES, cause_of
+from ipyprof.diagnosis.causes.compute_bound import healthy_headline
+from ipyprof.diagnosis.verdict import diagnose
 from tests.builder import TraceBuilder
 from tests.machine import Machine, live
 
@@ -36,9 +38,13 @@ def profiled(body: Body, step_us: float | None, *, steps: int = 4, pause: float 
 
 
 def judge(body: Body, step_us: float | None, **known: Any) -> tuple[dict[str, Finding], Verdict]:
-    findings, verdict = diagnose(profiled(body, step_us, **known))
-    assert len(verdict.headline.split()) <= MOST_WORDS
-    return {finding.cause: finding for finding in findings}, verdict
+    return judged(profiled(body, step_us, **known))
+
+
+def judged(profile: Profile) -> tuple[dict[str, Finding], Verdict]:
+    diagnosis = diagnose(profile)
+    assert len(diagnosis.verdict.headline.split()) <= MOST_WORDS, diagnosis.verdict.headline
+    return {finding.cause: finding for finding in diagnosis.findings}, diagnosis.verdict
 
 
 def tiny(machine: Machine) -> None:
@@ -75,7 +81,7 @@ def test_verdict_is_the_findings_numbers() -> None:
 def test_every_cause_is_looked_at_and_verdicts_are_no_findings() -> None:
     findings, _ = judge(starving, 8_005)
 
-    assert set(findings) == {module.CAUSE for module in CAUSES} | {"straggler"}
+    assert set(findings) == {cause.id for cause in CAUSES}
     assert {finding.status for finding in findings.values()} <= {"found", "cleared", "unknown"}
 
 
@@ -88,7 +94,7 @@ def test_one_process_has_no_collectives_and_no_straggler() -> None:
 
 
 def test_findings_come_found_first_and_then_by_gain() -> None:
-    ordered, _ = diagnose(profiled(starving, 8_005))
+    ordered = diagnose(profiled(starving, 8_005)).findings
 
     rank = {"found": 0, "cleared": 1, "unknown": 2}
     keys = [(rank[finding.status], -(finding.recoverable_ms or 0.0)) for finding in ordered]
@@ -143,8 +149,8 @@ def test_small_specific_cause_stays_behind_the_residual_one() -> None:
     assert verdict.cause == "launch_bound"
 
 
-def given(cause: str, recoverable_ms: float) -> SimpleNamespace:
-    """A cause's module that finds this much in a step of 1 ms, and changes nothing."""
+def given(cause: str, recoverable_ms: float) -> Cause:
+    """A cause that finds this much in a step of 1 ms, and changes nothing."""
     finding = Finding(
         cause=cause,
         status="found",
@@ -152,7 +158,10 @@ def given(cause: str, recoverable_ms: float) -> SimpleNamespace:
         predicted_step_ms=1 - recoverable_ms,
         speedup_bound=1 / (1 - recoverable_ms),
     )
-    return SimpleNamespace(CAUSE=cause, find=lambda profile: finding, edit=lambda profile, program: program)
+    planted = Cause()
+    planted.id = cause
+    planted.find = lambda profile: finding  # type: ignore[method-assign]
+    return planted
 
 
 @pytest.mark.parametrize(
@@ -169,7 +178,7 @@ def given(cause: str, recoverable_ms: float) -> SimpleNamespace:
     ],
 )
 def test_rules_of_the_ranking(gains: dict[str, float], first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict_module, "CAUSES", tuple(given(cause, gain) for cause, gain in gains.items()))
+    monkeypatch.setattr(causes, "CAUSES", tuple(given(cause, gain) for cause, gain in gains.items()))
 
     _, verdict = judge(lambda machine: machine.launch(999), 1_000)
 
@@ -293,9 +302,8 @@ def test_ranks_are_not_said_to_be_one_process() -> None:
             machine.launch(900)
     machine.builder.metadata(distributedInfo={"rank": 0, "world_size": 4})
 
-    findings, _ = diagnose(analyse(machine.trace(), live(SOURCE, 901)))
+    straggler = judged(analyse(machine.trace(), live(SOURCE, 901)))[0]["straggler"]
 
-    (straggler,) = (finding for finding in findings if finding.cause == "straggler")
     assert straggler.status == "unknown"
     assert "one file of several ranks" in straggler.evidence
 
@@ -351,12 +359,11 @@ def test_replay_that_does_not_fit_is_not_believed() -> None:
     profile = analyse(builder.trace(), live(SOURCE, 10_000, 10_000))
     assert (profile.fit_error or 0) > 0.03
 
-    findings, verdict = diagnose(profile)
+    findings, verdict = judged(profile)
 
     assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
-    assert len(verdict.headline.split()) <= MOST_WORDS
-    assert "found" not in {finding.status for finding in findings}
-    loading = next(finding for finding in findings if finding.cause == "data_loading")
+    assert "found" not in {finding.status for finding in findings.values()}
+    loading = findings["data_loading"]
     assert loading.status == "unknown"
     assert loading.evidence.startswith("the replay misses the recording by 29 %")
 
@@ -374,11 +381,11 @@ def test_no_step_at_all() -> None:
     builder = TraceBuilder()
     builder.python("<module>", 0, 100)
 
-    findings, verdict = diagnose(analyse(builder.trace()))
+    findings, verdict = judged(analyse(builder.trace()))
 
     assert (verdict.cause, verdict.recoverable_ms) == ("inconclusive", None)
     assert "no step was recorded" in verdict.headline
-    assert {finding.status for finding in findings} == {"unknown"}
+    assert {finding.status for finding in findings.values()} == {"unknown"}
 
 
 def test_launches_without_records_name_the_usual_reasons() -> None:
@@ -442,14 +449,18 @@ amounts = st.floats(min_value=1e-4, max_value=1e7, allow_nan=False)
 
 @settings(max_examples=400, deadline=None)
 @hypothesis.given(
-    cause=st.sampled_from([*BOUND_OF]),
+    cause=st.sampled_from([cause.id for cause in CAUSES]),
     step_ms=amounts,
     share=st.floats(min_value=0, max_value=0.999),
     line=st.one_of(st.none(), st.integers(1, 99_999)),
     count=st.floats(min_value=0, max_value=1e6),
+    period=st.one_of(st.none(), st.floats(1, 1e4)),
+    named=st.sampled_from(
+        ["evaluate", "the start of an epoch", "garbage collection", "something too short to be seen"]
+    ),
 )
 def test_headline_of_any_finding_has_at_most_25_words(
-    cause: str, step_ms: float, share: float, line: int | None, count: float
+    cause: str, step_ms: float, share: float, line: int | None, count: float, period: float | None, named: str
 ) -> None:
     where = Where(line=line)
     finding = Finding(
@@ -461,7 +472,13 @@ def test_headline_of_any_finding_has_at_most_25_words(
         where=where,
         sites=(Site(where=where, status="found", count=count, recoverable_ms=None),),
     )
-    sentence = headline(replace(ANY, step_ns=step_ms * 1e6), finding)
+    profile = replace(ANY, step_ns=step_ms * 1e6)
+    if cause == "unlike_steps":  # its count is that of the loop
+        what = named if line is None else f"line {line}" if count < 2 else "evaluate"
+        each = UnlikeSteps(what=what, line=line, period=period, count=int(count), ms=step_ms * count)
+        pace = Pace(step_ns=step_ms * 1e6, typical_ns=0.0, wait_ns=None, unlike=(each,), steps=100, served=False)
+        profile = replace(profile, pace=pace)
+    sentence = cause_of(cause).headline(profile, finding)
 
     assert len(sentence.split()) <= MOST_WORDS, sentence
     assert sentence.endswith(".")
@@ -512,11 +529,10 @@ def test_any_program_gets_a_verdict_of_at_most_25_words(
                     machine.sync()
 
     profile = profiled(run, step_us, steps=steps)
-    findings, verdict = diagnose(profile)
+    findings, verdict = judged(profile)
 
-    assert len(verdict.headline.split()) <= MOST_WORDS, verdict.headline
-    assert verdict.cause in {"compute_bound", "inconclusive", *BOUND_OF}
-    for finding in findings:
+    assert verdict.cause in {"compute_bound", "inconclusive", *(cause.id for cause in CAUSES)}
+    for finding in findings.values():
         assert finding.status in ("found", "cleared", "unknown")
         assert finding.evidence
         if finding.recoverable_ms is not None and finding.predicted_step_ms is not None:
@@ -549,7 +565,7 @@ def test_without_a_gpu_a_recording_of_something_else_is_no_verdict(
 ) -> None:
     recorded_ns = int(recorded_us * 1000)
 
-    _, verdict = diagnose(cpu_steps(step_us, recorded_us, profiled_ns=(recorded_ns,) * 3))
+    verdict = diagnose(cpu_steps(step_us, recorded_us, profiled_ns=(recorded_ns,) * 3)).verdict
 
     assert verdict.cause == "inconclusive"
     assert reason in verdict.headline
@@ -560,10 +576,10 @@ def test_step_without_length_is_no_verdict_and_no_error() -> None:
     builder.step(0, 10, 10)
     builder.step(1, 10, 10)
 
-    findings, verdict = diagnose(analyse(builder.trace()))
+    findings, verdict = judged(analyse(builder.trace()))
 
     assert verdict.cause == "inconclusive"
-    assert {finding.status for finding in findings} == {"unknown"}
+    assert {finding.status for finding in findings.values()} == {"unknown"}
 
 
 def test_without_the_launches_of_most_work_nothing_is_claimed() -> None:
@@ -577,8 +593,8 @@ def test_without_the_launches_of_most_work_nothing_is_claimed() -> None:
             machine.builder.sync(machine.host, 8_000)
             machine.python(8_000)
 
-    findings, verdict = diagnose(analyse(machine.trace()))
+    findings, verdict = judged(analyse(machine.trace()))
 
     assert (verdict.cause, verdict.confidence) == ("inconclusive", "low")
     assert "the launches of 99 % of the GPU's work are not in the file" in verdict.headline
-    assert not [finding for finding in findings if finding.status == "found"]
+    assert not [finding for finding in findings.values() if finding.status == "found"]

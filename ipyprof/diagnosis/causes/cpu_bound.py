@@ -10,14 +10,63 @@ from ipyprof.analysis.intervals import coverage_before, union
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Act, Float, Host, Program
 from ipyprof.diagnosis import thresholds
-from ipyprof.diagnosis.cause import NS_PER_MS, Finding, Site, Where, absent, gain_of, is_found, judged, top_lines
+from ipyprof.diagnosis.cause import NS_PER_MS, Cause, Finding, Site, Where, gain_of, is_found, measured, top_lines
 from ipyprof.diagnosis.causes import unstable_shapes
 from ipyprof.formatting import percent_short, time_text
 from ipyprof.trace.kinds import Kind
 from ipyprof.trace.model import Int64
 
-CAUSE = "cpu_bound"
 LINES_REPLAYED = 5
+
+
+class CpuBound(Cause):
+    id = "cpu_bound"
+    name = "Python"
+    subject = ("Python on the CPU", " holds this step back")
+    without = "without that work"
+    checked = "Python, operators"
+    bound = "CPU-bound (Python)"
+    sentence = "{waiting} for Python: {cost}; without it, {best}."
+    part = "cpu"
+
+    def find(self, profile: Profile) -> Finding:
+        """Whether the step is shorter when long stretches of host work without any CUDA call are gone."""
+        program, _ = measured(profile)
+        gap = host_work(profile, program)
+        long = gap > 0
+        over = f"over {time_text(stretch_ns(profile, program) / NS_PER_MS)} without a CUDA call"
+        if not long.any():
+            return self.absent(profile, f"no stretch of Python {over}")
+        gain = gain_of(profile, _without(program, gap))
+        lines = top_lines(program.gap_line[long], gap[long])
+        sites = []
+        for line in lines[:LINES_REPLAYED]:
+            mine = long & (program.gap_line == line)
+            alone = gain_of(profile, _without(program, np.where(mine, gap, 0.0)))
+            site = Site(
+                where=Where(line=line),
+                status="found" if is_found(profile, alone) else "cleared",
+                count=float(mine.sum()) / program.steps,
+                recoverable_ms=alone.recoverable_ns / NS_PER_MS,
+            )
+            sites.append(site)
+        sites.sort(key=lambda site: -(site.recoverable_ms or 0.0))
+        total = time_text(float(gap[long].sum()) / program.steps / NS_PER_MS)
+        at = f", most of it at line {sites[0].where.line}" if sites else ""
+        evidence = f"{total} of host work per step in stretches {over}{at}"
+        return self.judged(
+            profile,
+            gain,
+            evidence=evidence,
+            cleared=f"{evidence}; without it the step is {percent_short(gain.share)} shorter",
+            advice="Move this work into the loader's workers, vectorise it, or do it while the GPU is busy.",
+            where=sites[0].where if sites else Where(),
+            sites=tuple(sites),
+        )
+
+    def edit(self, profile: Profile, program: Program) -> Program:
+        """The same steps with that work off the thread."""
+        return _without(program, host_work(profile, program))
 
 
 def host_work(profile: Profile, program: Program) -> Float:
@@ -51,49 +100,6 @@ def kept_by_a_graph(profile: Profile, program: Program) -> Float:
     """(k,) ns in each gap that would stay if a graph replaced the launches: the host's own work, and compilation."""
     kept = host_work(profile, program) + _within(program, *unstable_shapes.compiling(profile))
     return np.minimum(kept, program.gap)
-
-
-def edit(profile: Profile, program: Program) -> Program:
-    """The same steps with that work off the thread."""
-    return _without(program, host_work(profile, program))
-
-
-def find(profile: Profile) -> Finding:
-    """Whether the step is shorter when long stretches of host work without any CUDA call are gone."""
-    program = profile.program
-    assert program is not None
-    gap = host_work(profile, program)
-    long = gap > 0
-    over = f"over {time_text(stretch_ns(profile, program) / NS_PER_MS)} without a CUDA call"
-    if not long.any():
-        return absent(profile, CAUSE, f"no stretch of Python {over}")
-    gain = gain_of(profile, _without(program, gap))
-    lines = top_lines(program.gap_line[long], gap[long])
-    sites = []
-    for line in lines[:LINES_REPLAYED]:
-        mine = long & (program.gap_line == line)
-        alone = gain_of(profile, _without(program, np.where(mine, gap, 0.0)))
-        site = Site(
-            where=Where(line=line),
-            status="found" if is_found(profile, alone) else "cleared",
-            count=float(mine.sum()) / program.steps,
-            recoverable_ms=alone.recoverable_ns / NS_PER_MS,
-        )
-        sites.append(site)
-    sites.sort(key=lambda site: -(site.recoverable_ms or 0.0))
-    total = time_text(float(gap[long].sum()) / program.steps / NS_PER_MS)
-    at = f", most of it at line {sites[0].where.line}" if sites else ""
-    evidence = f"{total} of host work per step in stretches {over}{at}"
-    return judged(
-        profile,
-        CAUSE,
-        gain,
-        evidence=evidence,
-        cleared=f"{evidence}; without it the step is {percent_short(gain.share)} shorter",
-        advice="Move this work into the loader's workers, vectorise it, or do it while the GPU is busy.",
-        where=sites[0].where if sites else Where(),
-        sites=tuple(sites),
-    )
 
 
 def _within(program: Program, start: Int64, end: Int64) -> Float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Act, Host, Program
-from ipyprof.diagnosis.cause import NS_PER_MS, Finding, Site, Where, absent, gain_of, is_found, judged, source_line
+from ipyprof.diagnosis.cause import NS_PER_MS, Cause, Finding, Site, Where, gain_of, is_found, measured, source_line
 from ipyprof.diagnosis.causes.transfer import copies, operator_of
 from ipyprof.formatting import percent_short, plural, time_text
 from ipyprof.trace.kinds import DEVICE_KINDS, Kind
@@ -18,6 +18,47 @@ from ipyprof.trace.model import Int64
 
 NAMED = 2  # places in the evidence; the sites hold all
 _ANOTHER_CELL = re.compile(r"ipykernel_\d+|<ipython-input|<stdin>|<string>")
+
+
+class HostSync(Cause):
+    id = "host_sync"
+    name = "reads of a value"
+    subject = ("Host waits for the GPU", ", then the GPU waits for the host")
+    without = "without the reads"
+    checked = "reads of a value"
+    bound = "CPU-bound (the host waits for the GPU, then the GPU for the host)"
+    sentence = "{place} leaves the GPU without work{times}: {cost}; without the wait, {best}."
+    nobody = "A wait"
+
+    def find(self, profile: Profile) -> Finding:
+        """Whether the step is shorter when the host does not wait for the GPU."""
+        program, replayed = measured(profile)
+        syncs = synchronising(profile, program)
+        if len(syncs.items) == 0:
+            return self.absent(profile, "no line waits for the GPU")
+        gain = gain_of(profile, _without(profile, program, syncs))
+        sites = _sites(profile, program, syncs)
+        first = sites[0]
+        waited = float((replayed.call_end - replayed.call_begin)[syncs.items].sum()) / program.steps
+        count = len(syncs.items) / program.steps
+        at = f", line {first.where.line}" if first.where.line else ""
+        outside = outside_the_cell(profile)
+        what = f"{count:.0f} × {first.where.operator} → {_call_name(profile, program, syncs)}{at}{origin_text(outside)}"
+        return self.judged(
+            profile,
+            gain,
+            evidence=f"{what}; the GPU has nothing queued after each",
+            cleared=f"{what}: the host waits {time_text(waited / NS_PER_MS)} per step for a GPU that is busy anyway; "
+            f"removing it recovers {percent_short(gain.share)} of the step",
+            advice=_advice(first.where.operator or "", source_line(profile, first.where.line)),
+            where=first.where,
+            sites=sites + outside,
+            change=None if profile.live is None else change_of(profile.live.source, first.where.line or 0),
+        )
+
+    def edit(self, profile: Profile, program: Program) -> Program:
+        """The same steps without the syncing operators, their small copies, and the views that feed them."""
+        return _without(profile, program, synchronising(profile, program))
 
 
 def outside_the_cell(profile: Profile) -> tuple[Site, ...]:
@@ -126,7 +167,6 @@ def _looked_at(lines: list[str], line: int, name: str) -> bool:
     )
 
 
-CAUSE = "host_sync"
 WAITING = (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD, Act.BLOCKING_COPY)
 
 # Operators that only look at a tensor differently: they launch nothing and exist here only to feed the read.
@@ -167,40 +207,6 @@ def synchronising(profile: Profile, program: Program) -> Syncs:
         return Syncs(items=empty, operator=empty, line=empty)
     operator = _whole_operator(profile, operator_of(profile, program, items))
     return Syncs(items=items, operator=operator, line=program.call_line[items])
-
-
-def edit(profile: Profile, program: Program) -> Program:
-    """The same steps without the syncing operators, their small copies, and the views that feed them."""
-    return _without(profile, program, synchronising(profile, program))
-
-
-def find(profile: Profile) -> Finding:
-    """Whether the step is shorter when the host does not wait for the GPU."""
-    program = profile.program
-    assert program is not None and profile.replayed is not None
-    syncs = synchronising(profile, program)
-    if len(syncs.items) == 0:
-        return absent(profile, CAUSE, "no line waits for the GPU")
-    gain = gain_of(profile, _without(profile, program, syncs))
-    sites = _sites(profile, program, syncs)
-    first = sites[0]
-    waited = float((profile.replayed.call_end - profile.replayed.call_begin)[syncs.items].sum()) / program.steps
-    count = len(syncs.items) / program.steps
-    at = f", line {first.where.line}" if first.where.line else ""
-    outside = outside_the_cell(profile)
-    what = f"{count:.0f} × {first.where.operator} → {_call_name(profile, program, syncs)}{at}{origin_text(outside)}"
-    return judged(
-        profile,
-        CAUSE,
-        gain,
-        evidence=f"{what}; the GPU has nothing queued after each",
-        cleared=f"{what}: the host waits {time_text(waited / NS_PER_MS)} per step for a GPU that is busy anyway; "
-        f"removing it recovers {percent_short(gain.share)} of the step",
-        advice=_advice(first.where.operator or "", source_line(profile, first.where.line)),
-        where=first.where,
-        sites=sites + outside,
-        change=None if profile.live is None else change_of(profile.live.source, first.where.line or 0),
-    )
 
 
 def _without(profile: Profile, program: Program, syncs: Syncs) -> Program:

@@ -11,12 +11,10 @@ from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Program
 from ipyprof.analysis.roofline import CallGroup, Roofline, roof_ns
 from ipyprof.analysis.work import Product, Work, product_work
-from ipyprof.diagnosis.cause import NS_PER_MS, Finding, absent, gain_of, judged, unknown
-from ipyprof.diagnosis.causes.device_work import device_where, group_sites, no_ceilings, scaled
+from ipyprof.diagnosis.cause import NS_PER_MS, Cause, Finding, gain_of, measured, no_ceilings
+from ipyprof.diagnosis.causes.tensor_cores import groups_sites, groups_where, scaled
 from ipyprof.formatting import percent_short, time_text
 from ipyprof.trace.kinds import NO, YES, loads_unaligned
-
-CAUSE = "misaligned_shapes"
 
 # Elements that one 16-byte load holds.
 MULTIPLES = {"fp16": 8, "bf16": 8, "tf32": 4, "fp8": 16}
@@ -30,6 +28,58 @@ LEAST_DIMENSION = 64
 LEAST_NS = 10_000.0
 
 
+class MisalignedShapes(Cause):
+    id = "misaligned_shapes"
+    name = "sizes that tile badly"
+    subject = ("Sizes that tile badly", " hold this step back")
+    without = "with padded sizes"
+    checked = "odd sizes"
+    bound = "GPU-bound (compute)"
+    sentence = "{place} multiplies sizes that tile badly: {cost}; padded, it may be {best}."
+    part = "kernel"
+    works = True
+
+    def find(self, profile: Profile) -> Finding:
+        """Whether the step is shorter when the sizes of products are padded."""
+        program, _ = measured(profile)
+        roof = profile.roofline
+        if roof.ceilings is None:
+            return self.unknown(no_ceilings(roof))
+        if not any(group.work is not None and group.work.product is not None for group in roof.groups):
+            return _no_products(self, profile, roof)
+        found = _badly(roof)
+        if not found:
+            return self.absent(profile, "no product that is well below its ceiling has a size that loads badly")
+        gain = gain_of(profile, _edited(program, roof, found))
+        groups = [roof.groups[each.group] for each in found]
+        first, worst = groups[0], found[0]
+        steps = profile.operators.steps
+        spent = sum(group.device_ns for group in groups) / steps
+        assert first.work is not None
+        cost = worst.padded.flops / first.work.flops - 1
+        narrow = "; its kernel loads one or two elements at a time" if any(map(loads_unaligned, first.kernels)) else ""
+        sizes = " and ".join(_padded_text(size, first.unit) for size in worst.sizes)
+        evidence = (
+            f"{first.name} with size {' and '.join(map(str, worst.sizes))} reaches {percent_short(first.reached)} of "
+            f"its ceiling{narrow}; such products take {time_text(spent / NS_PER_MS)} of a step; padding costs "
+            f"{percent_short(cost)} more operations"
+        )
+        return self.judged(
+            profile,
+            gain,
+            evidence=evidence,
+            cleared=f"{evidence} and may recover {percent_short(gain.share)} of the step",
+            advice=f"Pad {sizes}: it may tile better; how much depends on the card and the library.",
+            where=groups_where(profile, program, roof, [each.group for each in found]),
+            sites=groups_sites(profile, groups, gain),
+        )
+
+    def edit(self, profile: Profile, program: Program) -> Program:
+        """Those products take the time of the padded shape at the rate that the device reaches."""
+        roof = profile.roofline
+        return _edited(program, roof, _badly(roof))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Badly:
     """One group that may gain: the dimensions to pad, and the padded work."""
@@ -38,50 +88,6 @@ class _Badly:
     sizes: tuple[int, ...]
     padded: Work
     least_ns: float
-
-
-def edit(profile: Profile, program: Program) -> Program:
-    """Those products take the time of the padded shape at the rate that the device reaches."""
-    roof = profile.roofline
-    return _edited(program, roof, _badly(roof))
-
-
-def find(profile: Profile) -> Finding:
-    """Whether the step is shorter when the sizes of products are padded."""
-    program = profile.program
-    assert program is not None
-    roof = profile.roofline
-    if roof.ceilings is None:
-        return no_ceilings(CAUSE, roof)
-    if not any(group.work is not None and group.work.product is not None for group in roof.groups):
-        return _no_products(profile, roof)
-    found = _badly(roof)
-    if not found:
-        return absent(profile, CAUSE, "no product that is well below its ceiling has a size that loads badly")
-    gain = gain_of(profile, _edited(program, roof, found))
-    groups = [roof.groups[each.group] for each in found]
-    first, worst = groups[0], found[0]
-    steps = profile.operators.steps
-    spent = sum(group.device_ns for group in groups) / steps
-    assert first.work is not None
-    cost = worst.padded.flops / first.work.flops - 1
-    narrow = "; its kernel loads one or two elements at a time" if any(map(loads_unaligned, first.kernels)) else ""
-    sizes = " and ".join(_padded_text(size, first.unit) for size in worst.sizes)
-    evidence = (
-        f"{first.name} with size {' and '.join(map(str, worst.sizes))} reaches {percent_short(first.reached)} of its "
-        f"ceiling{narrow}; such products take {time_text(spent / NS_PER_MS)} of a step; padding costs "
-        f"{percent_short(cost)} more operations"
-    )
-    return judged(
-        profile,
-        CAUSE,
-        gain,
-        evidence=evidence,
-        cleared=f"{evidence} and may recover {percent_short(gain.share)} of the step",
-        advice=f"Pad {sizes}: it may tile better; how much depends on the card and the library.",
-        where=device_where(profile, program, roof, np.array([each.group for each in found]), operator=first.name),
-        sites=group_sites(profile, groups, gain),
-    )
 
 
 def _padded_text(size: int, unit: str) -> str:
@@ -146,11 +152,11 @@ def _edited(program: Program, roof: Roofline, found: tuple[_Badly, ...]) -> Prog
     return scaled(program, roof, remaining) if found else program
 
 
-def _no_products(profile: Profile, roof: Roofline) -> Finding:
+def _no_products(cause: Cause, profile: Profile, roof: Roofline) -> Finding:
     unread = sum(group.device_ns for group in roof.groups if group.work is None and group.tensor_core != "n/a")
     spent = unread / profile.operators.steps
     if profile.step_ns and spent > 0.05 * profile.step_ns:
-        return unknown(
-            CAUSE, f"products take {time_text(spent / NS_PER_MS)} of a step and their input shapes were not recorded"
+        return cause.unknown(
+            f"products take {time_text(spent / NS_PER_MS)} of a step and their input shapes were not recorded"
         )
-    return absent(profile, CAUSE, "no matrix product")
+    return cause.absent(profile, "no matrix product")

@@ -10,13 +10,88 @@ from ipyprof.analysis.attribution import around
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Act, Bool, Program
 from ipyprof.diagnosis import thresholds
-from ipyprof.diagnosis.cause import Finding, Where, absent, gain_of, judged, top_lines
+from ipyprof.diagnosis.cause import Cause, Finding, Where, gain_of, measured, top_line
 from ipyprof.formatting import percent_short, size_text, time_text
 from ipyprof.trace.kinds import Kind, copy_direction
 from ipyprof.trace.model import Int64
 
-CAUSE = "transfer"
 SYNCS = (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD)
+
+
+class Transfer(Cause):
+    id = "transfer"
+    name = "copies"
+    subject = ("Copies", " hold this step back")
+    without = "without the copies"
+    checked = "copies"
+    bound = "IO-bound (copies between host and GPU)"
+    sentence = "{waiting} for copies: {cost}; copying beside the kernels makes it {best}."
+    part = "memcpy"
+
+    def find(self, profile: Profile) -> Finding:
+        """Whether the step is shorter when large copies are not made or run beside the kernels."""
+        program, _ = measured(profile)
+        found = copies(profile, program)
+        if len(found.items) == 0:
+            return self.absent(profile, "no copy of 1 MB or more between host and device in the recorded steps")
+        gain = gain_of(profile, self.edit(profile, program))
+        # What is said is of the direction that takes longer.
+        spent = program.dur[found.records]
+        there = float(spent[found.to_device].sum()) >= float(spent[~found.to_device].sum())
+        mainly = found.of(found.to_device == there)
+        spent = program.dur[mainly.records]
+        line = top_line(program.call_line[mainly.items], spent)
+        size, time = float(mainly.size.sum()) / program.steps, float(spent.sum()) / program.steps
+        rate = size / time if time else 0.0
+        way = f"to the GPU in a step{_memory(mainly)}" if there else "to the host in a step"
+        seen = f"{size_text(size)} {way}, {time_text(time / 1e6)}"
+        return self.judged(
+            profile,
+            gain,
+            evidence=f"{seen}, {rate:.1f} GB/s",
+            cleared=f"{seen}; removing the wait recovers {percent_short(gain.share)} of the step",
+            advice=_advice(mainly),
+            where=Where(operator="aten::copy_", line=line),
+        )
+
+    def edit(self, profile: Profile, program: Program) -> Program:
+        """Copies to the host do not happen; copies to the device run at the pinned rate beside the kernels."""
+        found = copies(profile, program)
+        if len(found.items) == 0:
+            return program
+        program = program.cut(*_releases(profile, program, found), records=False)
+        act, own, last, dur, stream = (
+            column.copy() for column in (program.act, program.own, program.last, program.dur, program.stream)
+        )
+        idle, pause, latency, depends = (
+            column.copy() for column in (program.idle, program.pause, program.latency, program.depends)
+        )
+        quiet = found.waits.copy()
+        quiet[found.items[found.alone]] = True
+        act[found.waits] = Act.PLAIN
+        launches = program.own[program.act == Act.LAUNCH]
+        own[quiet] = np.minimum(own[quiet], float(np.median(launches)) if len(launches) else 0.0)
+        home = found.items[~found.to_device & found.alone]
+        last[home], act[home] = program.first[home], Act.PLAIN
+        dur[found.records[~found.to_device & ~found.alone]] = 0.0
+        sent = found.records[found.to_device]
+        act[found.items[found.to_device]] = Act.LAUNCH
+        dur[sent] = np.minimum(dur[sent], found.size[found.to_device] / pinned_rate(profile) * 1e9)
+        stream[sent], idle[sent], pause[sent], latency[sent] = len(program.ready), True, 0.0, 0.0
+        depends[np.isin(depends, found.records)] = -1
+        return replace(
+            program,
+            act=act,
+            own=own,
+            last=last,
+            dur=dur,
+            stream=stream,
+            idle=idle,
+            pause=pause,
+            latency=latency,
+            depends=depends,
+            ready=np.append(program.ready, -np.inf),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,46 +153,6 @@ def copies(profile: Profile, program: Program) -> Copies:
     )
 
 
-def edit(profile: Profile, program: Program) -> Program:
-    """Copies to the host do not happen; copies to the device run at the pinned rate beside the kernels."""
-    found = copies(profile, program)
-    if len(found.items) == 0:
-        return program
-    program = program.cut(*_releases(profile, program, found), records=False)
-    act, own, last, dur, stream = (
-        column.copy() for column in (program.act, program.own, program.last, program.dur, program.stream)
-    )
-    idle, pause, latency, depends = (
-        column.copy() for column in (program.idle, program.pause, program.latency, program.depends)
-    )
-    quiet = found.waits.copy()
-    quiet[found.items[found.alone]] = True
-    act[found.waits] = Act.PLAIN
-    launches = program.own[program.act == Act.LAUNCH]
-    own[quiet] = np.minimum(own[quiet], float(np.median(launches)) if len(launches) else 0.0)
-    home = found.items[~found.to_device & found.alone]
-    last[home], act[home] = program.first[home], Act.PLAIN
-    dur[found.records[~found.to_device & ~found.alone]] = 0.0
-    sent = found.records[found.to_device]
-    act[found.items[found.to_device]] = Act.LAUNCH
-    dur[sent] = np.minimum(dur[sent], found.size[found.to_device] / pinned_rate(profile) * 1e9)
-    stream[sent], idle[sent], pause[sent], latency[sent] = len(program.ready), True, 0.0, 0.0
-    depends[np.isin(depends, found.records)] = -1
-    return replace(
-        program,
-        act=act,
-        own=own,
-        last=last,
-        dur=dur,
-        stream=stream,
-        idle=idle,
-        pause=pause,
-        latency=latency,
-        depends=depends,
-        ready=np.append(program.ready, -np.inf),
-    )
-
-
 def _releases(profile: Profile, program: Program, found: Copies) -> tuple[Int64, Int64]:
     """(start, end) recorded ns behind each copy to the host in which the host tensor of the copy before is given back.
 
@@ -135,35 +170,6 @@ def _releases(profile: Profile, program: Program, found: Copies) -> tuple[Int64,
     begins = np.sort(np.concatenate((program.call_from, trace.start_ns[events], [program.stop])))
     following = begins[np.minimum(np.searchsorted(begins, start), len(begins) - 1)]
     return start, np.maximum(np.minimum(following, start + longest.astype(np.int64)), start)
-
-
-def find(profile: Profile) -> Finding:
-    """Whether the step is shorter when large copies are not made or run beside the kernels."""
-    program = profile.program
-    assert program is not None and profile.replayed is not None
-    found = copies(profile, program)
-    if len(found.items) == 0:
-        return absent(profile, CAUSE, "no copy of 1 MB or more between host and device in the recorded steps")
-    gain = gain_of(profile, edit(profile, program))
-    # What is said is of the direction that takes longer.
-    spent = program.dur[found.records]
-    there = float(spent[found.to_device].sum()) >= float(spent[~found.to_device].sum())
-    mainly = found.of(found.to_device == there)
-    spent = program.dur[mainly.records]
-    lines = top_lines(program.call_line[mainly.items], spent)
-    size, time = float(mainly.size.sum()) / program.steps, float(spent.sum()) / program.steps
-    rate = size / time if time else 0.0
-    way = f"to the GPU in a step{_memory(mainly)}" if there else "to the host in a step"
-    seen = f"{size_text(size)} {way}, {time_text(time / 1e6)}"
-    return judged(
-        profile,
-        CAUSE,
-        gain,
-        evidence=f"{seen}, {rate:.1f} GB/s",
-        cleared=f"{seen}; removing the wait recovers {percent_short(gain.share)} of the step",
-        advice=_advice(mainly),
-        where=Where(operator="aten::copy_", line=lines[0] if lines else None),
-    )
 
 
 def _memory(found: Copies) -> str:

@@ -9,12 +9,11 @@ import numpy as np
 from ipyprof.analysis.intervals import coverage_before, union
 from ipyprof.analysis.profile import Profile
 from ipyprof.analysis.program import Act, Bool, Host, Program
-from ipyprof.diagnosis.cause import Finding, Where, absent, gain_of, judged, top_lines
+from ipyprof.diagnosis.cause import Cause, Finding, Where, gain_of, measured, top_line
 from ipyprof.formatting import percent_short, time_text
 from ipyprof.trace.kinds import Kind
 from ipyprof.trace.model import Int64
 
-CAUSE = "unstable_shapes"
 COMPILE_MARK = "(dynamo_timed)"  # what torch.compile calls the ranges of its own work while a profiler is on
 COMPILE_FRAMES = frozenset(("dynamo", "entire_frame_compile"))  # and those around them
 COMPILED_REGION = "Torch-Compiled Region: "
@@ -28,6 +27,51 @@ CONVOLUTIONS = frozenset(
     )
 )
 WAITS = (Act.SYNC_DEVICE, Act.SYNC_STREAM, Act.SYNC_RECORD)
+
+
+class UnstableShapes(Cause):
+    id = "unstable_shapes"
+    name = "new shapes"
+    subject = ("Changing shapes", " hold this step back")
+    without = "with steady shapes"
+    checked = "changing shapes"
+    bound = "CPU-bound (new shapes)"
+    sentence = "{waiting} while new shapes are prepared: {cost}; with known shapes, {best}."
+
+    def find(self, profile: Profile) -> Finding:
+        """Whether the step is shorter when its shapes are known from the steps before."""
+        program, _ = measured(profile)
+        compiled, tried = compiling(profile), searching(profile)
+        if len(compiled[0]) == 0 and len(tried[0]) == 0:
+            return self.absent(profile, "nothing was compiled and no convolution tried algorithms out")
+        gain = gain_of(profile, self.edit(profile, program))
+        start, end = union(np.concatenate((compiled[0], tried[0])), np.concatenate((compiled[1], tried[1])))
+        spent = (coverage_before(start, end, program.call_to) - coverage_before(start, end, program.gap_from)).astype(
+            float
+        )
+        line = top_line(program.call_line, spent)
+        mainly_compiled = int((compiled[1] - compiled[0]).sum()) >= int((tried[1] - tried[0]).sum())
+        what = "torch.compile compiles anew" if mainly_compiled else "convolutions try algorithms out for new shapes"
+        evidence = (
+            f"{what} in the recorded steps, {time_text(float((end - start).sum()) / program.steps / 1e6)} of a step"
+        )
+        return self.judged(
+            profile,
+            gain,
+            evidence=evidence,
+            cleared=f"{evidence}; without it the step is {percent_short(gain.share)} shorter",
+            advice="Give the step few shapes: pad or bucket the inputs, or torch.compile(model, dynamic=True)."
+            if mainly_compiled
+            else "Give the step few shapes: pad or bucket the inputs; or set torch.backends.cudnn.benchmark = False.",
+            where=Where(operator="torch.compile" if mainly_compiled else "aten::cudnn_convolution", line=line),
+        )
+
+    def edit(self, profile: Profile, program: Program) -> Program:
+        """The steady step: nothing is compiled and no algorithm is tried out."""
+        compiled, tried = compiling(profile), searching(profile)
+        return program.cut(
+            np.concatenate((compiled[0], tried[0])), np.concatenate((compiled[1], tried[1])), records=True
+        )
 
 
 def compiling(profile: Profile) -> tuple[Int64, Int64]:
@@ -95,38 +139,3 @@ def searching(profile: Profile) -> tuple[Int64, Int64]:
             start.append(int(trace.start_ns[event]))
             end.append(int(program.call_to[calls][inside & ends_search[calls]].max()))
     return union(np.asarray(start, np.int64), np.asarray(end, np.int64))
-
-
-def edit(profile: Profile, program: Program) -> Program:
-    """The steady step: nothing is compiled and no algorithm is tried out."""
-    compiled, tried = compiling(profile), searching(profile)
-    return program.cut(np.concatenate((compiled[0], tried[0])), np.concatenate((compiled[1], tried[1])), records=True)
-
-
-def find(profile: Profile) -> Finding:
-    """Whether the step is shorter when its shapes are known from the steps before."""
-    program = profile.program
-    assert program is not None
-    compiled, tried = compiling(profile), searching(profile)
-    if len(compiled[0]) == 0 and len(tried[0]) == 0:
-        return absent(profile, CAUSE, "nothing was compiled and no convolution tried algorithms out")
-    gain = gain_of(profile, edit(profile, program))
-    start, end = union(np.concatenate((compiled[0], tried[0])), np.concatenate((compiled[1], tried[1])))
-    spent = (coverage_before(start, end, program.call_to) - coverage_before(start, end, program.gap_from)).astype(float)
-    lines = top_lines(program.call_line, spent)
-    mainly_compiled = int((compiled[1] - compiled[0]).sum()) >= int((tried[1] - tried[0]).sum())
-    what = "torch.compile compiles anew" if mainly_compiled else "convolutions try algorithms out for new shapes"
-    evidence = f"{what} in the recorded steps, {time_text(float((end - start).sum()) / program.steps / 1e6)} of a step"
-    return judged(
-        profile,
-        CAUSE,
-        gain,
-        evidence=evidence,
-        cleared=f"{evidence}; without it the step is {percent_short(gain.share)} shorter",
-        advice="Give the step few shapes: pad or bucket the inputs, or torch.compile(model, dynamic=True)."
-        if mainly_compiled
-        else "Give the step few shapes: pad or bucket the inputs; or set torch.backends.cudnn.benchmark = False.",
-        where=Where(
-            operator="torch.compile" if mainly_compiled else "aten::cudnn_convolution", line=lines[0] if lines else None
-        ),
-    )

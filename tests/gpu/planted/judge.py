@@ -9,15 +9,9 @@ from statistics import median
 from typing import Any
 
 from tests.gpu.planted import PLANTED
-from tests.gpu.planted.pace import fixed_step_ms
-from tests.gpu.workloads import NOT_WAITING, Workload
+from tests.gpu.stepped import fixed_step_ms
+from tests.gpu.workloads import NOT_WAITING, WAITING, Workload
 
-WAITING = frozenset(
-    {
-        "data_loading", "host_sync", "allocator", "transfer", "cpu_bound", "launch_bound", "communication", "straggler",
-        "unstable_shapes",
-    }
-)  # fmt: skip
 AT_MOST = 1.10
 MEDIAN_ERROR = 0.10
 FROM_FILE_RIGHT = 0.80

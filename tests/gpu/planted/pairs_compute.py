@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.gpu.planted.cells import DEVICE, STEPS, cell, size, trunk
-from tests.gpu.workloads import REDUCED, Workload
+from tests.gpu.workloads import REDUCED, Workload, pair
 
 FP32_PRODUCTS = Workload(
     name="fp32_products",
@@ -31,7 +31,7 @@ FP32_PRODUCTS = Workload(
     edit_is_fix=True,
 )
 
-FP32_TRAINING = Workload(
+FP32_TRAINING = pair(
     name="fp32_training",
     setup='import torch\n\ntorch.set_float32_matmul_precision("highest")\n'
     + trunk(4, dtype="torch.float32")
@@ -40,10 +40,7 @@ FP32_TRAINING = Workload(
         for step in range({size(28, 12)}):
             loss = train(ids)
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            loss = train(ids)
-    """),
+    edits=((f"for step in range({size(28, 12)}):", f"for step in range({STEPS}):"),),
     fixed_setup='torch.set_float32_matmul_precision("high")\n',
     slow_cause="tensor_cores",
     held_out=True,
@@ -169,7 +166,7 @@ ATTENTION = Workload(
     held_out=True,
 )
 
-LAYOUT = Workload(
+LAYOUT = pair(
     name="layout_copies",
     # Convolutions alone, so that nothing else moves bytes: cuDNN turns each NCHW input over and its output back.
     setup=cell(f"""
@@ -189,11 +186,7 @@ LAYOUT = Workload(
             with torch.no_grad():
                 y = model(pictures)
     """),
-    fixed=cell(f"""
-        for step in range({size(60, 12)}):
-            with torch.no_grad():
-                y = model(pictures)
-    """),
+    edits=((f"for step in range({STEPS}):", f"for step in range({size(60, 12)}):"),),
     fixed_setup=cell("""
         model = model.to(memory_format=torch.channels_last)
         pictures = pictures.contiguous(memory_format=torch.channels_last)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.gpu.planted.cells import DEVICE, STEPS, cell, size, trunk
-from tests.gpu.workloads import Workload
+from tests.gpu.workloads import Workload, pair
 
 TOKENISED = Workload(
     name="tokenised_on_the_fly",
@@ -42,7 +42,7 @@ TOKENISED = Workload(
     edit_is_fix=True,
 )
 
-COUNTED = Workload(
+COUNTED = pair(
     name="positions_each_step",
     # The GPU runs dry behind the read, while the host launches 180 small kernels.
     setup=cell(f"""
@@ -64,15 +64,7 @@ COUNTED = Workload(
             for k in range({size(60, 6)}):
                 s = torch.tanh(s * 0.9 + state)
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            h = x
-            for k in range({size(16, 2)}):
-                h = h @ w
-            s = state
-            for k in range({size(60, 6)}):
-                s = torch.tanh(s * 0.9 + state)
-    """),
+    edits=(("    positions = torch.nonzero(h[0])\n", ""),),
     slow_cause="host_sync",
     expected_lines=(6,),
     edit_is_fix=True,
@@ -116,7 +108,7 @@ UNROLLED = Workload(
     edit_is_fix=True,
 )
 
-ACTIVATIONS = Workload(
+ACTIVATIONS = pair(
     name="activations_to_host",
     setup=trunk(8)
     + cell(f"""
@@ -128,16 +120,13 @@ ACTIVATIONS = Workload(
             loss = train(ids)
             kept = features.to("cpu")
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            loss = train(ids)
-    """),
+    edits=(('    kept = features.to("cpu")\n', ""),),
     slow_cause="transfer",
     expected_lines=(4,),
     edit_is_fix=True,
 )
 
-LOGGED = Workload(
+LOGGED = pair(
     name="json_each_step",
     # About 12 ms of Python in front of 5 ms of GPU work.
     setup=trunk(8)
@@ -152,16 +141,13 @@ LOGGED = Workload(
             text = json.dumps(history)
             loss = train(ids)
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            loss = train(ids)
-    """),
+    edits=(("    text = json.dumps(history)\n", ""),),
     slow_cause="cpu_bound",
     expected_lines=(3,),
     edit_is_fix=True,
 )
 
-RELEASED = Workload(
+RELEASED = pair(
     name="released_behind_each_step",
     # Enough GPU work that launches are no second cause. (Its first run had half of it, and they were.)
     setup=trunk(8)
@@ -179,12 +165,7 @@ RELEASED = Workload(
             del first
             torch.cuda.empty_cache()
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            loss = train(ids)
-            first = score()
-            del first
-    """),
+    edits=(("    torch.cuda.empty_cache()\n", ""),),
     slow_cause="allocator",
     edit_is_fix=True,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.gpu.planted.cells import DEVICE, STEPS, cell, size, trunk
-from tests.gpu.workloads import Workload
+from tests.gpu.workloads import Workload, pair
 
 TINY = Workload(
     name="tiny_kernels",
@@ -39,7 +39,7 @@ TINY = Workload(
     edit_is_fix=True,
 )
 
-ADAM = Workload(
+ADAM = pair(
     name="adam_one_by_one",
     setup=cell(f"""
         import torch
@@ -54,10 +54,7 @@ ADAM = Workload(
         for step in range({size(12, 12)}):
             optimizer.step()
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            optimizer.step()
-    """),
+    edits=((f"for step in range({size(12, 12)}):", f"for step in range({STEPS}):"),),
     fixed_setup="optimizer = torch.optim.Adam(parameters, lr=1e-6, fused=True)\n",
     slow_cause="launch_bound",
     held_out=True,

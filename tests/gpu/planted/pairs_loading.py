@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.gpu.planted.cells import DEVICE, STEPS, cell, size, trunk
-from tests.gpu.workloads import Workload
+from tests.gpu.workloads import Workload, pair
 
 LOOP = cell("""
     for ids in loader:
@@ -123,7 +123,7 @@ SLOW_COLLATE = Workload(
     edit_is_fix=True,
 )
 
-GENERATOR = Workload(
+GENERATOR = pair(
     name="plain_generator",
     # No DataLoader anywhere: 14 ms a batch in a generator's own code.
     setup=trunk(8)
@@ -143,10 +143,7 @@ GENERATOR = Workload(
         for ids in batches():
             train(ids.to(device))
     """),
-    fixed=cell(f"""
-        for ids in pool.map(make, range({STEPS})):
-            train(ids.to(device))
-    """),
+    edits=(("for ids in batches():", f"for ids in pool.map(make, range({STEPS})):"),),
     fixed_setup="pool = ThreadPoolExecutor(8)\n",
     slow_cause="data_loading",
     expected_lines=(2,),

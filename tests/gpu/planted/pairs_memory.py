@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.gpu.planted.cells import DEVICE, STEPS, cell, size, trunk
-from tests.gpu.workloads import Workload
+from tests.gpu.workloads import Workload, pair
 
-EMPTY_CACHE = Workload(
+EMPTY_CACHE = pair(
     name="empty_cache_each_step",
     setup=trunk(8) + "ids = torch.randint(1024, (ROWS, LENGTH), device=device)\n",
     slow=cell(f"""
@@ -13,10 +13,7 @@ EMPTY_CACHE = Workload(
             train(ids)
             torch.cuda.empty_cache()
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            train(ids)
-    """),
+    edits=(("    torch.cuda.empty_cache()\n", ""),),
     slow_cause="allocator",
     expected_lines=(3, 4),
     edit_is_fix=True,
@@ -105,7 +102,7 @@ PAGEABLE = Workload(
     edit_is_fix=True,
 )
 
-BUFFER = Workload(
+BUFFER = pair(
     name="buffer_left_on_cpu",
     setup=trunk(8)
     + cell(f"""
@@ -117,11 +114,7 @@ BUFFER = Workload(
             scale = statistics.to(device).mean()
             train(ids)
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            scale = statistics_there.mean()
-            train(ids)
-    """),
+    edits=(("scale = statistics.to(device).mean()", "scale = statistics_there.mean()"),),
     fixed_setup="statistics_there = statistics.to(device)\n",
     slow_cause="transfer",
     expected_lines=(3,),
@@ -129,7 +122,7 @@ BUFFER = Workload(
     edit_is_fix=True,
 )
 
-RESULTS = Workload(
+RESULTS = pair(
     name="results_to_host",
     setup=cell(f"""
         import torch
@@ -147,13 +140,7 @@ RESULTS = Workload(
                 y = y @ w
             kept = y.cpu()
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            y = x
-            for k in range(4):
-                y = y @ w
-            kept = y
-    """),
+    edits=(("kept = y.cpu()", "kept = y"),),
     slow_cause="transfer",
     expected_lines=(6,),
     edit_is_fix=True,

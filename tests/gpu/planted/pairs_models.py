@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.gpu.planted.cells import DEVICE, STEPS, cell, size
-from tests.gpu.workloads import Workload
+from tests.gpu.workloads import Workload, pair
 
 OFFLINE = 'import os\n\nos.environ["HF_HUB_OFFLINE"] = "1"\n'
 
@@ -101,7 +101,7 @@ VIT = Workload(
     edit_is_fix=True,
 )
 
-GPT2 = Workload(
+GPT2 = pair(
     name="gpt2_logits_to_host",
     model="transformers GPT-2",
     needs=("transformers",),
@@ -123,19 +123,17 @@ GPT2 = Workload(
                 logits = model(ids, use_cache=False, logits_to_keep={size(64, 4)}).logits
                 kept = logits.cpu()
     """),
-    fixed=cell(f"""
-        for step in range({STEPS}):
-            with torch.no_grad():
-                logits = model(ids, use_cache=False, logits_to_keep={size(64, 4)}).logits
-                kept = logits
-    """),
+    edits=(
+        (f"for step in range({size(28, 12)}):", f"for step in range({STEPS}):"),
+        ("kept = logits.cpu()", "kept = logits"),
+    ),
     slow_cause="transfer",
     expected_lines=(5,),
     held_out=True,
     edit_is_fix=True,
 )
 
-BERT = Workload(
+BERT = pair(
     name="bert_fp32",
     model="transformers BERT",
     needs=("transformers",),
@@ -159,14 +157,13 @@ BERT = Workload(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
     """),
-    fixed=cell(f"""
-        for step in range({size(28, 12)}):
-            with torch.autocast(device, dtype=torch.bfloat16):
-                loss = model(input_ids=ids, labels=ids).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-    """),
+    edits=(
+        (
+            f"for step in range({size(20, 12)}):\n    loss = model(input_ids=ids, labels=ids).loss\n",
+            f"for step in range({size(28, 12)}):\n    with torch.autocast(device, dtype=torch.bfloat16):\n"
+            "        loss = model(input_ids=ids, labels=ids).loss\n",
+        ),
+    ),
     slow_cause="tensor_cores",
     held_out=True,
 )

@@ -98,7 +98,7 @@ def _counts(rows: Sequence[Row]) -> list[str]:
         f"- From the trace alone, without our key: right in {got.files_right} of {got.files}; wrong with high "
         f"confidence: {got.files_sure_and_wrong}.",
         "- Fixed: the median of the hand timings that were taken while the host ran as fast as when the slow form was "
-        "recorded (see tests/gpu/planted/pace.py); with * there was none, and it is the median of all.",
+        "recorded (see tests/gpu/stepped.py); with * there was none, and it is the median of all.",
     ]
 
 

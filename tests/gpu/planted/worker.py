@@ -187,7 +187,7 @@ def hand_ms(shell: Any, workload: Workload, loop: str) -> float:
     marks = Marks()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         if workload.trainer:
-            hook = register_optimizer_step_post_hook(lambda *given: marks.mark() and None)
+            hook = register_optimizer_step_post_hook(lambda *given: marks.mark())
             try:
                 exec(compile(loop, "<hand>", "exec"), shell.user_ns)
             finally:
