@@ -29,7 +29,9 @@ LEAST_SHARE = 0.01  # of the pace: what unlike steps of one kind add is told fro
 MS = 1e6
 
 
-_Place = tuple[int | None, str, str, int]  # line of the cell, what it calls, the innermost function, its line
+_Place = tuple[
+    int | None, tuple[str, ...], str, int
+]  # the cell's line, what it calls, the innermost function, its line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +213,7 @@ def _named(
 
 
 def _place(sample: Sample) -> _Place:
-    return sample.line, sample.called, sample.function, sample.at
+    return sample.line, sample.calls, sample.function, sample.at
 
 
 def _what(samples: Sequence[Sample], usual: Counter[_Place], starts: bool) -> tuple[str, int | None]:
@@ -224,10 +226,15 @@ def _what(samples: Sequence[Sample], usual: Counter[_Place], starts: bool) -> tu
     counts = Counter(_place(one) for one in samples if not one.ns)
     if not counts:
         return "something too short to be seen", None
-    lines = Counter(line for (line, *_), times in usual.items() for _ in range(times))
-    place = max(counts, key=lambda one: (counts[one] / (1 + usual[one]), counts[one]))
-    line, called, function, at = place
-    # A line that usual steps were seen on as well tells less than where it was inside the functions that it calls.
-    name = called if line is not None and lines[line] <= counts[place] else f"{function}, line {at}"
-    name = "" if name.startswith("<") else name
+    line, calls, function, at = max(counts, key=lambda one: (counts[one] / (1 + usual[one]), counts[one]))
+    name = _unusual_call(line, calls, usual) or ("" if function.startswith("<") else f"{function}, line {at}")
     return name or f"line {line or at}", line
+
+
+def _unusual_call(line: int | None, calls: tuple[str, ...], usual: Counter[_Place]) -> str:
+    """The outermost function below the cell's line that usual steps were not seen in, or an empty text."""
+    seen = [other for other_line, other, *_ in usual if other_line == line]
+    for depth, name in enumerate(calls):
+        if not name.startswith("<") and not any(other[: depth + 1] == calls[: depth + 1] for other in seen):
+            return name
+    return ""

@@ -24,6 +24,7 @@ from ipyprof.trace.live import Sample
 PERIOD_S = 0.05
 MOST_SAMPLES = 50_000
 DEEPEST = 200
+DEEPEST_CALL = 12
 COLLECTOR = "gc"
 _LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -98,7 +99,9 @@ class Sampler:
     def _sample(self, frame: FrameType | None) -> Sample | None:
         """Names and lines of a stack: the innermost frame of the user's files, and the line of the cell below it."""
         innermost: tuple[str, str, int] | None = None
-        leaf, called, above, line = "", "", "", None
+        leaf, line = "", None
+        inner: list[str] = []
+        calls: tuple[str, ...] = ()
         for _ in range(DEEPEST):
             if frame is None:
                 break
@@ -108,14 +111,14 @@ class Sampler:
                 if innermost is None and not name.startswith(_LIBRARIES) and not name.startswith("<frozen"):
                     innermost = (name, frame.f_code.co_name, frame.f_lineno)
                 if name == self._cell_name:
-                    line, called = frame.f_lineno, above
-                above = frame.f_code.co_name
+                    line, calls = frame.f_lineno, tuple(reversed(inner[-DEEPEST_CALL:]))
+                inner.append(frame.f_code.co_name)
             frame = frame.f_back
         if innermost is None:
             return None
         file, function, at = innermost
         file = "" if file == self._cell_name else file
-        return Sample(line=line, file=file, function=function, at=at, leaf=leaf, called=called)
+        return Sample(line=line, file=file, function=function, at=at, leaf=leaf, calls=calls)
 
     def _keep(self, now: int, sample: Sample | None) -> None:
         if sample is not None:

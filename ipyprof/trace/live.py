@@ -173,9 +173,10 @@ class Repeats(msgspec.Struct, frozen=True, kw_only=True):
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Where the loop's thread was seen.
 
-    ``line`` is the cell's outermost line on the stack, ``called`` the function that it calls; ``file`` (empty: the
-    cell), ``function`` and ``at`` (its line) are of the innermost frame of the user's own files; ``leaf`` is the
-    function that ran. ``ns``: its length where it was measured, 0 where one look saw it.
+    ``line`` is the cell's outermost line on the stack, ``calls`` the functions between it and the innermost one,
+    outermost first; ``file`` (empty: the cell), ``function`` and ``at`` (its line) are of the innermost frame of the
+    user's own files; ``leaf`` is the function that ran. ``ns``: its length where it was measured, 0 where one look saw
+    it.
     """
 
     line: int | None = None
@@ -183,7 +184,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     function: str = ""
     at: int = 0
     leaf: str = ""
-    called: str = ""
+    calls: tuple[str, ...] = ()
     ns: int = 0
 
 
