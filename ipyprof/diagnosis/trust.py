@@ -316,6 +316,20 @@ def _drift(profile: Profile) -> Iterator[Check]:
         yield Check(check="drift", status=status, text=f"{ran} (GPU clock or host)", reason=f"the {ran}")
 
 
+def _pace(profile: Profile) -> Iterator[Check]:
+    """What of the unprofiled steps is not as in a process that never profiled."""
+    live, pace = profile.live, profile.pace
+    if live is not None and live.attached is not None and (pace is None or pace.wait_ns is None):
+        text = f"CUPTI stays attached: steps behind the recording take {live.attached:.2f} times as long as before it"
+        yield Check(check="attached", status="ok", text=text)
+    if live is not None and live.profiled_before:
+        text = "an earlier profile left CUPTI attached, which costs every launch until the kernel restarts"
+        yield Check(check="attached", status="ok", text=text)
+    if pace is not None and pace.served:
+        text = "a queue that filled in our pauses served the steps: their pace is that of the loader's workers"
+        yield Check(check="served", status="ok", text=text)
+
+
 def _device(profile: Profile) -> Iterator[Check]:
     state = state_of(profile)
     if state is None:
@@ -380,7 +394,8 @@ def _notes(profile: Profile) -> Iterator[Check]:
 
 
 LOOKS: tuple[Callable[[Profile], Iterator[Check]], ...] = (
-    _kind_of_run, _steps, _stable, _records, _clocks, _replay, _overhead, _drift, _device, _memory, _damage, _notes,
+    _kind_of_run, _steps, _stable, _records, _clocks, _replay, _overhead, _drift, _pace, _device, _memory, _damage,
+    _notes,
 )  # fmt: skip
 NOT_OF_RECORDS: tuple[Callable[[Profile], Iterator[Check]], ...] = (_kind_of_run, _stable, _device, _damage, _notes)
 
