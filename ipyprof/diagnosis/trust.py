@@ -250,7 +250,9 @@ def _stable(profile: Profile) -> Iterator[Check]:
     spread = unprofiled_spread(profile)
     if spread is not None:
         samples = len(profile.live.baseline_ns) if profile.live is not None else 0
-        bad = spread > thresholds.UNSTABLE_SHARE
+        # Workers that end together let one step of several wait: that is no unrest, and the mean is their pace.
+        bursts = profile.pace is not None and profile.pace.wait_ns is not None
+        bad = spread > thresholds.UNSTABLE_SHARE and not bursts
         yield Check(
             check="stable",
             status="warn" if bad else "ok",
@@ -314,6 +316,20 @@ def _drift(profile: Profile) -> Iterator[Check]:
         ran = f"unprofiled steps ran {drift_text(profile.drift)}, apart from what recording costs"
         status = "warn" if change > thresholds.DRIFT_SHARE else "ok"
         yield Check(check="drift", status=status, text=f"{ran} (GPU clock or host)", reason=f"the {ran}")
+
+
+def _pace(profile: Profile) -> Iterator[Check]:
+    """What of the unprofiled steps is not as in a process that never profiled."""
+    live, pace = profile.live, profile.pace
+    if live is not None and live.attached is not None and (pace is None or pace.wait_ns is None):
+        text = f"CUPTI stays attached: steps behind the recording take {live.attached:.2f} times as long as before it"
+        yield Check(check="attached", status="ok", text=text)
+    if live is not None and live.profiled_before:
+        text = "an earlier profile left CUPTI attached, which costs every launch until the kernel restarts"
+        yield Check(check="attached", status="ok", text=text)
+    if pace is not None and pace.served:
+        text = "a queue that filled in our pauses served the steps: their pace is that of the loader's workers"
+        yield Check(check="served", status="ok", text=text)
 
 
 def _device(profile: Profile) -> Iterator[Check]:
@@ -380,7 +396,8 @@ def _notes(profile: Profile) -> Iterator[Check]:
 
 
 LOOKS: tuple[Callable[[Profile], Iterator[Check]], ...] = (
-    _kind_of_run, _steps, _stable, _records, _clocks, _replay, _overhead, _drift, _device, _memory, _damage, _notes,
+    _kind_of_run, _steps, _stable, _records, _clocks, _replay, _overhead, _drift, _pace, _device, _memory, _damage,
+    _notes,
 )  # fmt: skip
 NOT_OF_RECORDS: tuple[Callable[[Profile], Iterator[Check]], ...] = (_kind_of_run, _stable, _device, _damage, _notes)
 
