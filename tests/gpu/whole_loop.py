@@ -239,7 +239,7 @@ def judged(loop: Loop, hand: tuple[float, float], report: dict[str, Any]) -> tup
     near = step is not None and low - max(SHARE * low, LEAST_MS) <= step <= high + max(SHARE * high, LEAST_MS)
     found = next((one for one in report["findings"] if one["cause"] == verdict["cause"]), None)
     line = None if found is None else found["where"]["line"]
-    right = verdict["cause"] in loop.causes and (loop.line is None or line in (loop.line, None) or not near)
+    right = verdict["cause"] in loop.causes and loop.line in (None, line)
     shown = f"{step:.2f} ({report['steps']['typical_step_ms']:.2f})" if step is not None else "not measured"
     state = "holds" if near and right else "step" if right else "verdict" if near else "both"
     row = f"| {loop.name} | {low:.2f}–{high:.2f} | {shown} | {state} | {verdict['headline']} |"

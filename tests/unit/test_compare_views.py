@@ -19,9 +19,9 @@ from ipyprof.show.comparison import (
     ratio_text,
     render_comparison,
 )
+from tests.outline import Outline
 from tests.sample_comparisons import fast, slow, timed
 from tests.sample_reports import SAMPLES, cpu_only, healthy, sync
-from tests.unit.test_report_html import Outline
 
 PAIRS = [(name, other) for name in SAMPLES for other in ("sync", "hostile")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 import re
 from collections.abc import Callable
 
@@ -15,6 +14,7 @@ from ipyprof.show.html import bundle, render_html, render_page
 from ipyprof.show.markup import table_html
 from ipyprof.show.table import Column, Row, Table, name_cell
 from tests.golden_files import assert_golden, without_pictures
+from tests.outline import Outline
 from tests.sample_reports import (
     SAMPLES,
     cpu_only,
@@ -27,41 +27,6 @@ from tests.sample_reports import (
 )
 
 VOID = {"img", "br", "meta"}
-
-
-class Outline(html.parser.HTMLParser):
-    """Tags, attributes and text of a fragment; ``open`` holds what was not closed."""
-
-    def __init__(self, markup: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.open: list[str] = []
-        self.words: list[str] = []
-        self.sources: list[str] = []
-        self.alts: list[str] = []
-        self.feed(re.sub(r"<span>([$\\])</span>", r"\1", markup))  # kept apart so that it is not typeset
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes.update(name for name, _ in attrs)
-        values = dict(attrs)
-        if tag == "img":
-            self.sources.append(values.get("src") or "")
-            self.alts.append(values.get("alt") or "")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 @pytest.mark.parametrize("name", ["sync", "cpu_only", "no_baseline", "inconclusive"])

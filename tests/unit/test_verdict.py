@@ -158,10 +158,14 @@ def given(cause: str, recoverable_ms: float) -> Cause:
         predicted_step_ms=1 - recoverable_ms,
         speedup_bound=1 / (1 - recoverable_ms),
     )
-    planted = Cause()
-    planted.id = cause
-    planted.find = lambda profile: finding  # type: ignore[method-assign]
-    return planted
+
+    class Planted(Cause):
+        id = cause
+
+        def find(self, profile: Profile) -> Finding:
+            return finding
+
+    return Planted()
 
 
 @pytest.mark.parametrize(
