@@ -145,12 +145,13 @@ def _chosen(loop: WholeLoop) -> list[int]:
 def _made_ns(loop: WholeLoop, chosen: Sequence[int]) -> float | None:
     """ns in which the workers make a batch, for a step, where all of them were busy; ``None`` where that is not known.
 
+    A batch on its way between two queues may be missed at one step and seen at the next: differences below zero count.
     Workers that have to wait until there is room in the queue make no more than the loop takes: this is then its step.
     """
     made = ns = 0
     for at in chosen:
         before, step = loop.steps[max(at - 1, 0)], loop.steps[at]
-        if at and before.all_busy and step.all_busy and not step.epoch_start and step.made >= before.made >= 0:
+        if at and before.all_busy and step.all_busy and not step.epoch_start and min(step.made, before.made) >= 0:
             made += step.made - before.made
             ns += step.ns
     return ns / made if made >= LEAST_MADE else None
@@ -220,9 +221,9 @@ def _what(samples: Sequence[Sample], usual: Counter[_Place], starts: bool) -> tu
     """What a step unlike the others did, and on which line of the cell: where it was seen and usual steps were not."""
     if starts:
         return "the start of an epoch", None
-    collected = sum(one.ns for one in samples if one.ns)
-    if collected and len([one for one in samples if not one.ns]) <= 1:
-        return "garbage collection", None
+    collected = [one for one in samples if one.ns]
+    if collected and len(samples) - len(collected) <= 1:
+        return "garbage collection", max(collected, key=lambda one: one.ns).line
     counts = Counter(_place(one) for one in samples if not one.ns)
     if not counts:
         return "something too short to be seen", None

@@ -130,8 +130,9 @@ class Sampler:
         if phase == "start":
             self._collecting_ns = now
         elif now - self._collecting_ns > 1_000_000 and threading.get_ident() == self._thread_id and not self._paused:
-            took = now - self._collecting_ns
-            self._keep(now, Sample(line=None, file="", function=COLLECTOR, at=0, leaf=COLLECTOR, ns=took))
+            where = self._sample(sys._getframe(1))
+            line = None if where is None else where.line
+            self._keep(now, Sample(line=line, function=COLLECTOR, leaf=COLLECTOR, ns=now - self._collecting_ns))
 
 
 class _Forks:
