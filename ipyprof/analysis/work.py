@@ -174,8 +174,6 @@ def _at(values: Sequence[Any] | None, at: int) -> Any:
     return values[at] if values is not None and at < len(values) else None
 
 
-__all___tensors = ["ELEMENT_BYTES", "SCALAR_TYPES", "Inputs", "Tensor", "broadcast", "dense", "promoted"]
-
 PRODUCTS = frozenset({"gemm", "convolution", "attention"})
 """Kinds that multiply matrices: they count for MFU and Tensor Cores."""
 MOVING = frozenset({"elementwise", "copy", "norm", "softmax", "reduction", "optimizer", "fused"})
@@ -795,6 +793,3 @@ def _reading(name: str) -> Reading | None:
         return generated
     bare = name.removeprefix("aten::")
     return PRODUCT_OPERATORS.get(bare) or MOVEMENT.get(bare) or MOVEMENT.get(bare.removesuffix("_"))
-
-
-__all__ = ["MOVING", "PRODUCTS", "Product", "Work", "operator_work"]

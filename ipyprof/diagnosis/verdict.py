@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from ipyprof.analysis.profile import Profile
-from ipyprof.analysis.program import Program
 from ipyprof.analysis.steps import ends_early
 from ipyprof.diagnosis import causes, thresholds
 from ipyprof.diagnosis.cause import NS_PER_MS, Finding, Verdict, Where, gain_of, least_share
@@ -55,14 +54,6 @@ def diagnose(profile: Profile) -> Diagnosis:
 def ranked(findings: list[Finding]) -> tuple[Finding, ...]:
     """Found by gain, then cleared by gain, then unknown."""
     return tuple(sorted(findings, key=lambda finding: (_ORDER[finding.status], -(finding.recoverable_ms or 0.0))))
-
-
-def edited(profile: Profile, cause: str) -> Program | None:
-    """The program without this cause, or ``None`` where it is no cause with an edit."""
-    if profile.program is None or not profile.has_gpu:
-        return None
-    program = cause_of(cause).edit(profile, profile.program)
-    return None if program is profile.program else program
 
 
 def _judged(profile: Profile) -> tuple[tuple[Finding, ...], Verdict]:
@@ -171,7 +162,7 @@ def _next(profile: Profile, main: Finding) -> tuple[str | None, float | None, st
     """(the cause that comes next once the first is cured, ms that curing it too recovers, a few words on it)."""
     assert profile.program is not None
     cured = cause_of(main.cause).edit(profile, profile.program)
-    cured_ns, alike = profile.step_without(cured), main.cause == UNLIKE
+    cured_ns, alike = profile.step_without(cured), cured is profile.program  # then its steps were unlike others
     gains = [
         (cause, gain_of(profile, cause.edit(profile, cured), before=cured, before_ns=cured_ns, alike=alike))
         for cause in causes.CAUSES

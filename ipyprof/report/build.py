@@ -19,8 +19,8 @@ from ipyprof.analysis.results import (
 from ipyprof.analysis.scopes import groups
 from ipyprof.analysis.timeline import breakdown_ms, breakdown_of, per_step, timeline
 from ipyprof.diagnosis.cause import Verdict
-from ipyprof.diagnosis.causes import cause_of
-from ipyprof.diagnosis.verdict import Diagnosis, diagnose, edited
+from ipyprof.diagnosis.causes import CAUSES, cause_of
+from ipyprof.diagnosis.verdict import Diagnosis, diagnose
 from ipyprof.report.memory import heartbeat, memory_detail, memory_of
 from ipyprof.report.repeats import with_repeats
 from ipyprof.report.report import Device, Report, Source, StepTimes, Throughput, TrustCheck, Views, Without
@@ -114,16 +114,12 @@ def _views(profile: Profile, verdict: Verdict) -> Views:
 
 
 def _without(profile: Profile, verdict: Verdict) -> Without | None:
-    """The step without the verdict's cause, or ``None`` where none was found."""
-    program, step_ms = edited(profile, verdict.cause), verdict.predicted_step_ms
-    if verdict.cause == "unlike_steps" and step_ms is not None and profile.breakdown is not None:
-        typical = breakdown_ms(profile.breakdown.parts, gpu=profile.has_gpu)
-        return Without(label=cause_of(verdict.cause).name, step_ms=step_ms, breakdown=typical)
-    if program is None or step_ms is None:
+    """The step without the verdict's cause, or ``None`` where nothing would be gone."""
+    cause, step_ms = cause_of(verdict.cause), verdict.predicted_step_ms
+    if cause not in CAUSES or step_ms is None or profile.program is None or not profile.has_gpu:
         return None
-    return Without(
-        label=cause_of(verdict.cause).name, step_ms=step_ms, breakdown=breakdown_of(profile, program, step_ms)
-    )
+    edited = cause.edit(profile, profile.program)  # one that leaves the typical step alone leaves that step
+    return Without(label=cause.name, step_ms=step_ms, breakdown=breakdown_of(profile, edited, step_ms))
 
 
 def _environment(profile: Profile) -> dict[str, str | None]:

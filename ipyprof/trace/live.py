@@ -18,7 +18,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """A storage that a name of the notebook reaches.
 
     ``device`` is -1 for the CPU; ``bytes`` is what the allocator gave for it where it says, else the storage's own
-    size; ``rounding`` is how much of that is more than was asked for. ``role`` is ``parameter``, ``buffer``,
+    size. ``role`` is ``parameter``, ``buffer``,
     ``gradient``, ``optimizer state``, ``tensor``, or ``graph``: saved by autograd for the backward pass of the tensor
     named. ``variable`` is the name that ``name`` begins from, ``also`` another variable that holds the same tensor,
     such as the list that a loss was put into.
@@ -31,7 +31,6 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     variable: str
     also: str = ""
-    rounding: int = 0
 
 
 class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
